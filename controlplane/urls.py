@@ -1,0 +1,8 @@
+from django.urls import include, path
+
+urlpatterns = [
+    path("", include("controlplane.inference.urls")),
+    path("", include("controlplane.telemetry.urls")),
+    path("api/", include("controlplane.fleet.urls")),
+    path("", include("dashboard.urls")),
+]

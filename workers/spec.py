@@ -1,0 +1,74 @@
+"""What a worker process is told at its start (torch-free): written by the node agent, read by `workers.serve`."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from workers.protocol import Address, Endpoint, Role
+
+
+class WeightFormat(enum.StrEnum):
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Part of a revision's immutable specification; changing any of them makes a new revision."""
+
+    weight_format: WeightFormat = WeightFormat.FP32
+    batch_invariant: bool = False
+    """Results equal to the bit whatever shares the batch; slower."""
+    pool_blocks: int = 2048
+    """Blocks in the pool, at the model's tokens per block."""
+    max_context: int | None = None
+    """Tokens per request, prompt and output; None takes the model's."""
+    max_batch_tokens: int = 512
+    """Token budget of one step (chunked prefill)."""
+    max_running: int = 64
+    max_queue: int = 256
+    """Requests waiting beyond which new ones are refused with `queue_full`."""
+
+
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rank of one worker. `python -m workers.serve SPEC.json` runs it."""
+
+    address: Address
+    role: Role
+    node: str
+    deployment: str
+    revision: str
+    model: str
+    model_path: str
+    engine: EngineSettings
+    endpoint: Endpoint
+    """Where gateways, agents and decode workers connect."""
+    valkey_url: str
+    """For the discovery lease and telemetry only; the worker serves without it."""
+    device: str = "cpu"
+    threads: int = 1
+    drain_deadline_s: float = 30.0
+    heartbeat_s: float = 1.0
+    secret: str = ""
+
+
+class WorkerLease(msgspec.Struct, frozen=True, kw_only=True):
+    """Discovery record in Valkey, msgpack, key `lease_key(worker)`, refreshed by the worker, expiring by itself."""
+
+    address: Address
+    role: Role
+    node: str
+    deployment: str
+    revision: str
+    model: str
+    endpoint: Endpoint
+    pid: int
+
+
+LEASE_TTL_S = 10
+LEASE_PREFIX = "galley:worker:"
+
+
+def lease_key(worker: str) -> str:
+    return f"{LEASE_PREFIX}{worker}"
