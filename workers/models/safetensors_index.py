@@ -193,8 +193,8 @@ def read_index(folder: Path) -> CheckpointIndex:
     shards hold one name.
     """
     if folder.is_file():
-        entries, metadata = read_header(folder)
-        return CheckpointIndex(folder.parent, {e.name: e for e in entries}, (folder,), metadata)
+        entries, own = read_header(folder)
+        return CheckpointIndex(folder.parent, {e.name: e for e in entries}, (folder,), own)
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder")
     listed = _read_weight_map(folder / INDEX_NAME)

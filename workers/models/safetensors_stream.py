@@ -7,9 +7,10 @@ converts as it goes never holds two copies of the checkpoint. Names and headers 
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 import torch
 
@@ -50,7 +51,7 @@ class SafetensorsStream:
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -84,22 +85,22 @@ class SafetensorsStream:
         tensor = torch.empty(shape, dtype=dtype)
         if tensor.numel() == 0:
             return tensor
-        target = memoryview(tensor.reshape(-1).view(torch.uint8).numpy()).cast("B")
+        target = tensor.reshape(-1).view(torch.uint8).numpy().data.cast("B")
         file = self._open(entry.file)
         file.seek(entry.begin + skip)
         done = 0
         while done < len(target):
-            count = file.readinto(target[done:])  # type: ignore[attr-defined]
+            count = file.readinto(target[done:])
             if not count:
                 raise CheckpointError(f"{entry.file}: ends inside tensor {entry.name}; copy the file again")
             done += count
         return tensor
 
-    def _open(self, path: Path) -> BinaryIO:
+    def _open(self, path: Path) -> FileIO:
         if self._path != path or self._file is None:
             self.close()
             # Unbuffered: readinto goes straight into the tensor's memory.
-            self._file = path.open("rb", buffering=0)  # type: ignore[assignment]
+            self._file = FileIO(path)
             self._path = path
         assert self._file is not None
         return self._file
