@@ -200,6 +200,8 @@ def read_index(folder: Path) -> CheckpointIndex:
     listed = _read_weight_map(folder / INDEX_NAME)
     if listed is not None:
         files = tuple(folder / name for name in sorted(set(listed.values())))
+    elif (folder / SINGLE_NAME).exists():
+        files = (folder / SINGLE_NAME,)
     else:
         files = tuple(sorted(folder.glob("*.safetensors")))
     if not files:
