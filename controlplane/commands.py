@@ -1,7 +1,7 @@
 """`manage.py <noun> <verb>`: one management command per noun; verbs are modules of a package, found by name.
 
-A verb module has a docstring (its help), `add_arguments(parser)` and `run(options, out)`. For a user's mistake it raises
-`CommandFailure("what happened; what to do about it")`.
+A verb module has a docstring (its help), `add_arguments(parser)` and `run(options, out)`. For a user's mistake it
+raises `CommandFailure("what happened; what to do about it")`.
 """
 
 from __future__ import annotations

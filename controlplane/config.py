@@ -18,7 +18,7 @@ class ConfigurationError(Exception):
 
 
 class GalleySettings(BaseSettings):
-    """Every setting of the control plane. `GALLEY_X` sets `x`; `DATABASE_URL`, `REDIS_URL` and `PORT` have no prefix."""
+    """Every setting of the control plane. `GALLEY_X` sets `x`; `DATABASE_URL`, `REDIS_URL`, `PORT` have no prefix."""
 
     model_config = SettingsConfigDict(env_prefix="GALLEY_", extra="forbid")
 
@@ -57,7 +57,7 @@ def home() -> Home:
 
 
 def secret_key() -> str:
-    """The installation's secret, made on first use (mode 0600): sessions, key hashes and tenant salts derive from it."""
+    """The installation's secret, made on first use (mode 0600): sessions and tenant salts derive from it."""
     path = home().secret_key
     try:
         return path.read_text().strip()

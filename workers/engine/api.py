@@ -5,9 +5,9 @@
 models. Three ways through, one scheduler:
 
 - role both: `submit(request)`, then deltas until one carries `finish`.
-- prefill:   `submit(request, hold=True)`; when it could start, its id appears in `StepOutput.wants_credit` (once); it starts
-  after `grant(id)`. Finished blocks appear in `StepOutput.blocks`, at the end one `Prefilled`. The blocks stay pinned until
-  `release(id)` (or `cancel(id)` while nothing is being copied).
+- prefill:   `submit(request, hold=True)`; when it could start, its id appears in `StepOutput.wants_credit` (once); it
+  starts after `grant(id)`. Finished blocks appear in `StepOutput.blocks`, at the end one `Prefilled`. The blocks stay
+  pinned until `release(id)` (or `cancel(id)` while nothing is being copied).
 - decode:    `reserve(request)` sets aside room for prompt and output and says which blocks are to be filled;
   `activate(id, first_token, sections)` once they are; `cancel(id)` gives everything back.
 
@@ -60,7 +60,7 @@ class BlocksEvent:
 
 @dataclass(slots=True, kw_only=True)
 class Prefilled:
-    """A held request's prompt is complete. `finish` is set where the first token already ended it (no decode needed)."""
+    """A held request's prompt is complete. `finish` is set where the first token ended it (no decode needed)."""
 
     request_id: RequestId
     first_token: int
@@ -91,7 +91,7 @@ class StepOutput:
 
 @dataclass(slots=True, kw_only=True)
 class Reservation:
-    """Room on a decode worker: `slots[i]` is block i of the prompt; the first `have_blocks` already hold their bytes."""
+    """Room on a decode worker: `slots[i]` is block i of the prompt; the first `have_blocks` are filled."""
 
     have_blocks: int
     slots: list[int]
@@ -138,7 +138,7 @@ class EngineApi(Protocol):
         """Set room aside, or None when there is none now. Raises EngineBusy or RequestRefused."""
 
     def activate(self, request_id: RequestId, first_token: int, sections: list[tuple[str, int, bytes]]) -> None:
-        """The reserved blocks hold the prompt's bytes: decode from `first_token` (output index 0, not emitted again)."""
+        """The reserved blocks hold the prompt: decode from `first_token` (output index 0, not emitted again)."""
 
     def cancel(self, request_id: RequestId) -> None: ...
 
@@ -150,4 +150,4 @@ class EngineApi(Protocol):
     def stats(self) -> EngineStats: ...
 
     def check_conservation(self) -> None:
-        """Every block is free, cached or referenced by known requests exactly as often as counted; else AssertionError."""
+        """Every block is free, cached, or referenced exactly as often as counted; else AssertionError."""

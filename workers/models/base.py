@@ -46,7 +46,7 @@ class WindowGroup:
 
 @dataclass(frozen=True, slots=True)
 class StateSection:
-    """Named, versioned state of one request that is neither paged nor a ring (an open compressor group, look-back ids)."""
+    """Named, versioned state of a request that is neither paged nor a ring (open compressor group, look-back ids)."""
 
     name: str
     version: int
@@ -71,7 +71,7 @@ class CacheSpec:
         for group in self.paged:
             if self.block_tokens % group.ratio:
                 raise ValueError(
-                    f"paged group {group.name}: ratio {group.ratio} does not divide blocks of {self.block_tokens} tokens"
+                    f"paged group {group.name}: ratio {group.ratio} does not divide {self.block_tokens} tokens"
                 )
 
     @property
