@@ -69,6 +69,8 @@ class ErrorCode(enum.StrEnum):
     TRANSFER = "transfer_failed"
     DEADLINE = "deadline_exceeded"
     OUT_OF_BLOCKS = "out_of_blocks"
+    CANCELLED = "cancelled"
+    """Between workers only: the other side's gateway gave the request up."""
     INTERNAL = "internal"
 
 
@@ -296,7 +298,10 @@ class NoCredit(msgspec.Struct, tag="no_credit", kw_only=True):
 
 
 class Release(msgspec.Struct, tag="release", kw_only=True):
-    """Every block and state section was copied and verified: prefill may free them."""
+    """Every block and state section was copied and verified, or (in answer to `Abort`) nothing is being copied any more.
+
+    Either way prefill may free them.
+    """
 
     request_id: RequestId
 
@@ -354,6 +359,8 @@ class StateReady(msgspec.Struct, tag="state", kw_only=True):
     request_id: RequestId
     first_token: int
     sections: list[StateSectionRef]
+    finish: Finish | None = None
+    """Set where the first token already ended the request: decode gives its room back and says nothing to the gateway."""
 
 
 Frame = (

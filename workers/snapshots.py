@@ -68,8 +68,14 @@ class WorkerSnapshot(msgspec.Struct, tag="worker", kw_only=True):
     """Requests ended here, by Finish or ErrorCode."""
     queue_s: Histogram
     prefill_s: Histogram
+    """From the start of prefill to the first token."""
     step_s: Histogram
     transfer_s: Histogram
+    """From the end of prefill to the start of decoding: what the client waits for the transfer."""
+    gauges: dict[str, float] = {}
+    """Every queue and every kind of wait by name: `queue.commands`, `hold.credit`, `pull.filling`, `age.status_s`..."""
+    events: dict[str, int] = {}
+    """Counters of what should be rare: `conservation_failures`, `stale_blocks`, `gateways_dropped`..."""
 
 
 class GatewaySnapshot(msgspec.Struct, tag="gateway", kw_only=True):
