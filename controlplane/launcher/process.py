@@ -1,0 +1,138 @@
+"""Operating-system processes: started in sessions of their own, written down, and found again after a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+CREATE_TIME_TOLERANCE_S = 2.0
+"""psutil derives create times from the boot time, which moves a little when the clock is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run. `user` is the system user to run as (only root can name another)."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    user: str | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_grace_s: float = 5.0
+    """Seconds between the stop signal and SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """A process id with its create time: an id alone may by now belong to somebody else."""
+
+    pid: int
+    create_time: float
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessRecord | None:
+        """The record of a running process, None when there is none."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.NoSuchProcess:
+            return None
+
+    def process(self) -> psutil.Process | None:
+        """The process while it runs (a zombie does not), None once it is gone or the id was reused."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.create_time) > CREATE_TIME_TOLERANCE_S:
+                return None
+            return None if process.status() == psutil.STATUS_ZOMBIE else process
+        except psutil.NoSuchProcess:
+            return None
+
+
+class Registry:
+    """Records of what this data folder's launcher started, in one small file that survives the launcher."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, ProcessRecord]:
+        try:
+            raw = json.loads(self.path.read_text())
+            return {name: ProcessRecord(int(entry["pid"]), float(entry["create_time"])) for name, entry in raw.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return {}  # torn or foreign file: it names no process that we could prove to be ours
+
+    def add(self, name: str, record: ProcessRecord) -> None:
+        self._write({**self.read(), name: record})
+
+    def remove(self, name: str) -> None:
+        records = self.read()
+        if records.pop(name, None) is not None:
+            self._write(records)
+
+    def _write(self, records: Mapping[str, ProcessRecord]) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        temporary.write_text(json.dumps({name: asdict(record) for name, record in records.items()}, indent=1))
+        temporary.replace(self.path)
+
+
+def spawn(command: Command, log: Path) -> subprocess.Popen[bytes]:
+    """Start `command` in its own session (a terminal's Ctrl-C reaches only the launcher), output appended to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            command.argv,
+            env=dict(command.env),
+            cwd=command.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            user=command.user,
+            group=command.user,
+            extra_groups=[] if command.user else None,
+        )
+    finally:
+        os.close(descriptor)
+
+
+def send(record: ProcessRecord, signum: signal.Signals) -> None:
+    """Signal the process if it still runs."""
+    process = record.process()
+    if process is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signum)
+
+
+def wait_gone(records: Iterable[ProcessRecord], timeout_s: float) -> list[ProcessRecord]:
+    """Wait for processes (children or not) to end; those still running when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    left = [record for record in records if record.process() is not None]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = [record for record in left if record.process() is not None]
+    return left
+
+
+def kill_tree(record: ProcessRecord) -> None:
+    """SIGKILL to the process and all its descendants, leaves last so that nobody restarts them."""
+    process = record.process()
+    if process is None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [process, *process.children(recursive=True)]
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()

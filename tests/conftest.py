@@ -1,0 +1,58 @@
+"""Shared fixtures: real PostgreSQL and Valkey, a real browser, and seeds by node id."""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from collections.abc import Iterator
+
+import numpy
+import pytest
+
+BROWSER_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+
+
+@pytest.fixture(autouse=True)
+def seeded(request: pytest.FixtureRequest) -> int:
+    """Each test draws the same numbers whatever runs beside it; the seed, for generators of its own."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    random.seed(seed)
+    numpy.random.seed(seed)
+    return seed
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[dict[str, str]]:
+    """PostgreSQL and Valkey for the whole run, at the addresses that the settings already name."""
+    from controlplane.launcher.services import EmbeddedServices
+    from tests.settings import HOME, POSTGRES, VALKEY
+
+    with EmbeddedServices(HOME, postgres=POSTGRES, valkey=VALKEY):
+        yield {"DATABASE_URL": os.environ["DATABASE_URL"], "REDIS_URL": os.environ["REDIS_URL"]}
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(services: dict[str, str]) -> None:
+    """pytest-django's `db` asks for this first: whoever uses the database gets the services."""
+
+
+@pytest.fixture
+def valkey_url(services: dict[str, str]) -> Iterator[str]:
+    """URL of an empty Valkey; emptied again afterwards."""
+    import redis
+
+    url = services["REDIS_URL"]
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+        yield url
+        client.flushall()
