@@ -99,7 +99,7 @@ class EmbeddedPostgres:
             found = version.read_text().strip()
             if found != str(TARGET_POSTGRES_VERSION):
                 raise LaunchError(
-                    f"the database under {self.data} is PostgreSQL {found}'s, this release runs {TARGET_POSTGRES_VERSION}",
+                    f"{self.data} was made by PostgreSQL {found}, this release runs {TARGET_POSTGRES_VERSION}",
                     "Run the release that made it, dump the database, and restore it into a new GALLEY_HOME.",
                 )
             return

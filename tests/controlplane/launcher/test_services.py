@@ -45,10 +45,8 @@ def test_data_survives_a_restart_and_nothing_is_left(home: Home) -> None:
 def test_nobody_else_gets_in(home: Home) -> None:
     with EmbeddedServices(home) as services:
         assert stat.S_IMODE(services.postgres.sockets.stat().st_mode) == 0o700
-        url = services.valkey.url
-        stranger = redis.Redis(
-            host="127.0.0.1", port=redis.Redis.from_url(url).connection_pool.connection_kwargs["port"]
-        )
+        port = redis.Redis.from_url(services.valkey.url).connection_pool.connection_kwargs["port"]
+        stranger = redis.Redis(host="127.0.0.1", port=port)
         with pytest.raises(redis.AuthenticationError):
             stranger.ping()
 
