@@ -1,0 +1,153 @@
+"""`models add NAME PATH`: copy a Hugging Face folder of the Llama family into the store, after validating it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from workers.manifest import ModelManifest, write_manifest
+from workers.models.download import copy_with_progress, file_sha256
+from workers.models.llama.config import ConfigError, LlamaConfig
+from workers.models.llama.names import check_names
+from workers.models.safetensors_index import INDEX_NAME, CheckpointError, CheckpointIndex, read_index
+from workers.models.store import ModelStore, Progress, StoreError
+
+_CHUNK = 4 * 2**20
+_OPTIONAL = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja", INDEX_NAME)
+_LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "USE_POLICY.md")
+
+
+def add_folder(store: ModelStore, name: str, source: Path, progress: Progress | None = None) -> ModelManifest:
+    """Raises StoreError where the folder is incomplete or holds something that is not supported; nothing is copied then."""
+    try:
+        raw = _read_json(source / "config.json")
+        config = LlamaConfig.from_hf(raw)
+        index = read_index(source)
+        index.require_payloads()
+        check_names(config, index)
+        tokenizer = _read_tokenizer(source / "tokenizer.json")
+    except (ConfigError, CheckpointError) as error:
+        raise StoreError(f"{source} cannot be added: {error}") from error
+    if tokenizer.get_vocab_size() > config.vocab_size:
+        raise StoreError(
+            f"{source}: tokenizer.json knows {tokenizer.get_vocab_size()} tokens, the model only {config.vocab_size}"
+        )
+    needed = sum(file.stat().st_size for file in index.files)
+    with store.adding(name, needs_bytes=needed) as folder:
+        for file in index.files:
+            copy_with_progress(file, folder / file.name, f"copying {file.name}", progress)
+        for extra in ("config.json", "tokenizer.json", *_OPTIONAL, *_LICENCES):
+            if (source / extra).is_file():
+                shutil.copyfile(source / extra, folder / extra)
+        manifest = _describe(name, source, folder, config, index, tokenizer, progress)
+        write_manifest(folder, manifest)
+    return manifest
+
+
+def _describe(
+    name: str,
+    source: Path,
+    folder: Path,
+    config: LlamaConfig,
+    index: CheckpointIndex,
+    tokenizer: Tokenizer,
+    progress: Progress | None,
+) -> ModelManifest:
+    generation = _read_optional(folder / "generation_config.json")
+    raw = _read_json(folder / "config.json")
+    tokenizer_config = _read_optional(folder / "tokenizer_config.json")
+    specials = {
+        token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special
+    }
+    template = _template(folder, tokenizer_config)
+    eos = generation.get("eos_token_id", raw.get("eos_token_id"))
+    eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    end_of_turn = specials.get(_token_text(tokenizer_config.get("eos_token")))
+    if end_of_turn is not None and end_of_turn not in eos_ids:
+        eos_ids.append(end_of_turn)
+    licence = next((file for file in _LICENCES if (folder / file).is_file()), None)
+    return ModelManifest(
+        name=name,
+        family="llama",
+        display_name=name,
+        source=str(source.resolve()),
+        licence=f"see {licence}" if licence else "not stated",
+        weights_fingerprint=weights_fingerprint(config, folder, index, progress),
+        tokenizer_fingerprint=file_sha256(folder / "tokenizer.json"),
+        parameters=index.elements,
+        max_context=config.max_context,
+        block_tokens=config.block_tokens,
+        vocab_size=config.vocab_size,
+        bos_token_id=generation.get("bos_token_id", raw.get("bos_token_id")),
+        eos_token_ids=tuple(eos_ids),
+        chat_format="jinja" if template else "none",
+        chat_template=template,
+        special_tokens=specials,
+    )
+
+
+def weights_fingerprint(
+    config: LlamaConfig, folder: Path, index: CheckpointIndex, progress: Progress | None = None
+) -> str:
+    """SHA-256 over the configuration and every tensor's name, dtype, shape and bytes, in name order."""
+    digest = hashlib.sha256(json.dumps(config.canonical(), sort_keys=True).encode())
+    done = 0
+    for entry in sorted(index, key=lambda entry: entry.name):
+        digest.update(f"\0{entry.name}\0{entry.dtype}\0{entry.shape}\0".encode())
+        with (folder / entry.file.name).open("rb") as stream:
+            stream.seek(entry.begin)
+            left = entry.nbytes
+            while left:
+                chunk = stream.read(min(left, _CHUNK))
+                if not chunk:
+                    raise StoreError(f"{entry.file.name} ends inside tensor {entry.name}; copy the file again")
+                digest.update(chunk)
+                left -= len(chunk)
+        done += entry.nbytes
+        if progress is not None:
+            progress("fingerprint", done, index.nbytes)
+    return digest.hexdigest()
+
+
+def _template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):  # several named templates
+        template = next((entry["template"] for entry in template if entry.get("name") == "default"), None)
+    return template
+
+
+def _token_text(token: Any) -> str:
+    return token["content"] if isinstance(token, dict) else str(token)
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise ConfigError("tokenizer.json is missing (a folder in Hugging Face layout has one)")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for every unreadable file
+        raise ConfigError(f"tokenizer.json cannot be read: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"{path.name} is missing") from None
+    except ValueError as error:
+        raise ConfigError(f"{path.name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path.name} is not a JSON object")
+    return value
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    return _read_json(path) if path.is_file() else {}

@@ -1,0 +1,1 @@
+"""Llama-family models: grouped-query attention, rotary positions, gated MLP, RMS norm."""
