@@ -2,8 +2,9 @@
 
 A frame is a 4-byte big-endian length and a msgpack body: one of the tagged structs below. One connection per
 (gateway process, worker) and one per (decode worker, prefill worker) carries every request between the two;
-`request_id` tells them apart. TCP connections set TCP_NODELAY. The first frame in each direction is the greeting
-(`Hello`, answered by `Welcome` or `Refused`); a frame with another `epoch` than the receiver's is refused (`stale_epoch`).
+`request_id` tells them apart. TCP connections set TCP_NODELAY. The first frame each way is the greeting
+(`Hello`, answered by `Welcome` or `Refused`); a frame with another epoch than the receiver's is refused with
+`stale_epoch`.
 
 Times on the wire are durations in seconds (clocks of two hosts are never compared). Token ids travel as
 little-endian int32 bytes (`pack_tokens`).
