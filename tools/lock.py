@@ -1,7 +1,7 @@
 """`make lock`: resolve pyproject.toml into requirements.lock and requirements-dev.lock, for every supported platform.
 
-The result names only what plain PyPI metadata resolves. CUDA libraries are left out on purpose: torch's own metadata asks
-for them where the CUDA build is installed, and a CPU build of the same version (from pip's own configuration) has none.
+The result names only what plain PyPI metadata resolves. CUDA libraries are left out on purpose: torch's own metadata
+asks for them where the CUDA build is installed, and a CPU build of the same version (by pip's configuration) has none.
 """
 
 from __future__ import annotations
@@ -13,13 +13,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_TO_TORCH = ("nvidia-", "cuda-")
+_OPTIONS = ("--quiet", "--universal", "--python-version", "3.11", "--no-header", "--no-annotate")
 HEADER = "# Made by `make lock` from pyproject.toml: do not edit.\n"
 
 
 def resolve(output: Path, *options: str) -> str:
     subprocess.run(
-        [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
-        + ["--no-header", "--no-annotate", "--output-file", str(output), *options, "pyproject.toml"],
+        [
+            sys.executable,
+            "-m",
+            "uv",
+            "pip",
+            "compile",
+            *_OPTIONS,
+            "--output-file",
+            str(output),
+            *options,
+            "pyproject.toml",
+        ],
         cwd=ROOT,
         check=True,
         stdout=subprocess.DEVNULL,
