@@ -1,0 +1,297 @@
+"""The only writers of users, tenants, memberships and keys. Each change and its audit event are one transaction."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import connection, transaction
+from django.utils import timezone
+
+from controlplane.accounts import invalidation, keys
+from controlplane.accounts.models import APIKey, Membership, Tenant, User
+from controlplane.accounts.permissions import (
+    DEFAULT_TENANT,
+    SYSTEM,
+    Action,
+    PermissionRefused,
+    Principal,
+    Role,
+    Scope,
+    can,
+    require,
+)
+from controlplane.accounts.roles import CLUSTER_ACTIONS, ROLE_ACTIONS, SCOPE_ACTIONS
+from controlplane.audit.services import record
+
+BOOTSTRAP_LOCK: Final = 0x6A11E001
+"""PostgreSQL advisory lock: two first runs at once make one administrator."""
+
+
+class ScopeEscalation(PermissionRefused):
+    """Nobody hands out more than he has (grant <= grantor)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRun:
+    """Secrets of a fresh installation, in clear once and never again."""
+
+    admin_user: str
+    admin_password: str
+    api_key: str
+
+
+def _password() -> str:
+    """About 119 random bits, without characters that are read as one another."""
+    alphabet = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+    return "-".join("".join(secrets.choice(alphabet) for _ in range(5)) for _ in range(4))
+
+
+def _require_grantable(actor: Principal, actions: Iterable[Action], *, tenant: str | None, what: str) -> None:
+    """Raises ScopeEscalation unless the actor can do, where he grants it, everything that he grants.
+
+    `tenant` None grants everywhere, which only a principal with a role held everywhere has to give.
+    """
+    if actor == SYSTEM:
+        return
+    for action in sorted(actions):
+        held_everywhere = any(action in ROLE_ACTIONS[g.role] for g in actor.roles if g.tenant is None)
+        allowed = held_everywhere if tenant is None else can(actor, action, tenant=tenant)
+        if not allowed:
+            raise ScopeEscalation(
+                f"{actor.label} cannot grant {what}: it includes {action}, which he may not do himself"
+            )
+
+
+@transaction.atomic
+def tenant_create(*, actor: Principal, slug: str, name: str) -> Tenant:
+    require(actor, Action.TENANTS_MANAGE)
+    tenant = Tenant(slug=slug, name=name)
+    tenant.full_clean()
+    tenant.save()
+    record(actor=actor, action="tenant.create", target=f"tenant:{slug}", before=None, after={"name": name}, tenant=slug)
+    return tenant
+
+
+@transaction.atomic
+def user_create(
+    *, actor: Principal, username: str, password: str | None = None, display_name: str = ""
+) -> tuple[User, str]:
+    """A user without any role, and his password (made up where none is given). Raises ValidationError."""
+    require(actor, Action.USERS_MANAGE)
+    user = User(username=username, display_name=display_name)
+    password = _set_password(user, password)
+    user.full_clean()
+    user.save()
+    record(
+        actor=actor,
+        action="user.create",
+        target=f"user:{username}",
+        before=None,
+        after={"display_name": display_name},
+    )
+    return user, password
+
+
+def _set_password(user: User, password: str | None) -> str:
+    if password is None:
+        password = _password()
+    else:
+        validate_password(password, user)
+    user.set_password(password)
+    return password
+
+
+@transaction.atomic
+def password_reset(*, actor: Principal, user: User, password: str | None = None, reason: str = "") -> str:
+    """Set a new password (made up where none is given) and return it. Sessions of the user end with the old one."""
+    if not (actor.kind == "user" and actor.id == str(user.pk)):
+        require(actor, Action.USERS_MANAGE)
+    password = _set_password(user, password)
+    user.full_clean()
+    user.save(update_fields=["password"])
+    record(
+        actor=actor,
+        action="user.password_reset",
+        target=f"user:{user.username}",
+        before=None,
+        after=None,
+        reason=reason,
+    )
+    return password
+
+
+@transaction.atomic
+def user_set_active(*, actor: Principal, user: User, active: bool, reason: str = "") -> None:
+    """An inactive user cannot sign in and may do nothing. The keys he made belong to the tenant and stay."""
+    require(actor, Action.USERS_MANAGE)
+    before = {"is_active": user.is_active}
+    user.is_active = active
+    user.full_clean()
+    user.save(update_fields=["is_active"])
+    record(
+        actor=actor,
+        action="user.set_active",
+        target=f"user:{user.username}",
+        before=before,
+        after={"is_active": active},
+        reason=reason,
+    )
+
+
+@transaction.atomic
+def membership_grant(
+    *, actor: Principal, user: User, role: Role, tenant: Tenant | None, reason: str = ""
+) -> Membership:
+    """Give a role in one tenant, or everywhere. Raises ScopeEscalation where the actor holds less than that."""
+    require(actor, Action.USERS_MANAGE)
+    slug = tenant.slug if tenant else None
+    actions = ROLE_ACTIONS[role] if tenant is None else ROLE_ACTIONS[role] - CLUSTER_ACTIONS
+    _require_grantable(actor, actions, tenant=slug, what=f"the role {role}")
+    existing = Membership.objects.filter(user=user, role=role, tenant=tenant).first()
+    if existing is not None:
+        return existing
+    membership = Membership(user=user, role=role, tenant=tenant)
+    membership.full_clean()
+    membership.save()
+    record(
+        actor=actor,
+        action="membership.grant",
+        target=f"user:{user.username}",
+        before=None,
+        after={"role": role, "tenant": slug},
+        reason=reason,
+        tenant=slug or "",
+    )
+    return membership
+
+
+@transaction.atomic
+def membership_revoke(*, actor: Principal, membership: Membership, reason: str = "") -> None:
+    require(actor, Action.USERS_MANAGE)
+    slug = membership.tenant.slug if membership.tenant else None
+    record(
+        actor=actor,
+        action="membership.revoke",
+        target=f"user:{membership.user.username}",
+        before={"role": membership.role, "tenant": slug},
+        after=None,
+        reason=reason,
+        tenant=slug or "",
+    )
+    membership.delete()
+
+
+@transaction.atomic
+def key_create(
+    *,
+    actor: Principal,
+    tenant: Tenant,
+    name: str,
+    scopes: Iterable[Scope | str],
+    expires_at: datetime | None = None,
+    reason: str = "",
+) -> tuple[APIKey, str]:
+    """A new key of a tenant, and the key itself: show it once, it is kept nowhere.
+
+    Raises ValidationError (unknown scope, no scope, expiry in the past) and ScopeEscalation (grant <= grantor).
+    """
+    require(actor, Action.KEYS_MANAGE, tenant=tenant.slug)
+    wanted = sorted({str(scope) for scope in scopes})
+    raw, prefix = keys.generate()
+    digest = keys.digest(raw)
+    assert digest is not None
+    key = APIKey(
+        tenant=tenant,
+        name=name,
+        prefix=prefix,
+        key_hash=digest,
+        scopes=wanted,
+        created_by=actor.label,
+        expires_at=expires_at,
+    )
+    key.full_clean()
+    if expires_at is not None and expires_at <= timezone.now():
+        raise ValidationError({"expires_at": "the expiry lies in the past"})
+    for scope in wanted:
+        _require_grantable(actor, SCOPE_ACTIONS[Scope(scope)], tenant=tenant.slug, what=f"the scope {scope}")
+    key.save()
+    record(
+        actor=actor,
+        action="key.create",
+        target=f"key:{prefix}",
+        before=None,
+        after=_key_state(key),
+        reason=reason,
+        tenant=tenant.slug,
+    )
+    return key, raw
+
+
+def _key_state(key: APIKey) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "scopes": list(key.scopes),
+        "expires_at": key.expires_at.isoformat() if key.expires_at else None,
+        "revoked": key.revoked_at is not None,
+    }
+
+
+@transaction.atomic
+def key_revoke(*, actor: Principal, key: APIKey, reason: str = "") -> APIKey:
+    """The key opens nothing any more, in every process within a second of the commit. Idempotent."""
+    key = APIKey.objects.select_for_update(of=("self",)).select_related("tenant").get(pk=key.pk)
+    require(actor, Action.KEYS_MANAGE, tenant=key.tenant.slug)
+    if key.revoked_at is not None:
+        return key
+    before = _key_state(key)
+    key.revoked_at = timezone.now()
+    key.full_clean()
+    key.save(update_fields=["revoked_at"])
+    record(
+        actor=actor,
+        action="key.revoke",
+        target=f"key:{key.prefix}",
+        before=before,
+        after=_key_state(key),
+        reason=reason,
+        tenant=key.tenant.slug,
+    )
+    digest = keys.KeyHash(key.key_hash)
+    transaction.on_commit(lambda: invalidation.publish(digest), robust=True)
+    return key
+
+
+def keys_touch(*, used: Mapping[int, datetime]) -> None:
+    """Record last uses, many keys in one statement; never moves a time back. Not a change that anybody audits."""
+    if not used:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE accounts_apikey AS k SET last_used_at = GREATEST(k.last_used_at, u.at) "
+            "FROM unnest(%s::bigint[], %s::timestamptz[]) AS u(id, at) WHERE k.id = u.id",
+            [list(used.keys()), list(used.values())],
+        )
+
+
+@transaction.atomic
+def bootstrap(*, admin_username: str = "admin") -> FirstRun | None:
+    """First run: tenant `default`, an administrator, and a key for inference. None where there is a user already."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [BOOTSTRAP_LOCK])
+    tenant = Tenant.objects.filter(slug=DEFAULT_TENANT).first() or tenant_create(
+        actor=SYSTEM, slug=DEFAULT_TENANT, name="Default"
+    )
+    if User.objects.exists():
+        return None
+    user, password = user_create(actor=SYSTEM, username=admin_username)
+    membership_grant(actor=SYSTEM, user=user, role=Role.ADMINISTRATOR, tenant=None, reason="first run")
+    _, raw = key_create(
+        actor=SYSTEM, tenant=tenant, name="first run", scopes=[Scope.INFERENCE, Scope.MODELS], reason="first run"
+    )
+    return FirstRun(admin_user=user.username, admin_password=password, api_key=raw)
