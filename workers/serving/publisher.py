@@ -1,0 +1,79 @@
+"""Discovery lease and telemetry, once a second, in Valkey. The worker serves just as well without it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from workers import snapshots
+from workers.snapshots import WorkerSnapshot
+from workers.spec import LEASE_TTL_S, WorkerLease, WorkerSpec, lease_key
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 2.0
+_DELETE_IF_OURS = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+
+
+class Publisher:
+    def __init__(self, spec: WorkerSpec, snapshot: Callable[[], WorkerSnapshot]) -> None:
+        self._spec = spec
+        self._snapshot = snapshot
+        self._key = lease_key(spec.address.worker)
+        self._lease = msgspec.msgpack.encode(
+            WorkerLease(
+                address=spec.address,
+                role=spec.role,
+                node=spec.node,
+                deployment=spec.deployment,
+                revision=spec.revision,
+                model=spec.model,
+                endpoint=spec.endpoint,
+                pid=os.getpid(),
+            )
+        )
+        self._valkey = redis.asyncio.from_url(
+            spec.valkey_url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+        )
+        self._away = False
+        self.failures = 0
+        self.turned_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.turned_at = time.monotonic()
+            await self._publish()
+            await asyncio.sleep(self._spec.heartbeat_s)
+
+    async def _publish(self) -> None:
+        try:
+            async with self._valkey.pipeline(transaction=False) as pipe:
+                pipe.set(self._key, self._lease, ex=LEASE_TTL_S)
+                pipe.publish(snapshots.CHANNEL, snapshots.encode(self._snapshot()))
+                await pipe.execute()
+        except (RedisError, OSError) as error:
+            self.failures += 1
+            if not self._away:
+                logger.warning("Valkey is away, serving goes on: %s", error)
+            self._away = True
+        else:
+            if self._away:
+                logger.info("Valkey is back")
+            self._away = False
+
+    async def withdraw(self) -> None:
+        """Take the lease back, unless a newer process has the key already."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._valkey.eval(_DELETE_IF_OURS, 1, self._key, self._lease)
+                await self._valkey.aclose()
+        except (RedisError, OSError, TimeoutError) as error:
+            logger.warning("the lease could not be taken back, it expires by itself: %s", error)

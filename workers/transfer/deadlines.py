@@ -1,0 +1,34 @@
+"""Every wait between gateway, prefill and decode worker, in seconds (decision 0005: what happens when one passes)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    connect_s: float = 5.0
+    """Decode: dialling a prefill worker."""
+    greeting_s: float = 5.0
+    """Either side: the first frame after a connection stands."""
+    early_subscribe_s: float = 30.0
+    """Prefill: a `Subscribe` without its `Prefill`."""
+    subscribe_s: float = 10.0
+    """Prefill: a request that could start, without the decode worker's `Subscribe`."""
+    credit_s: float = 10.0
+    """Prefill: the answer to `Reserve`."""
+    progress_s: float = 120.0
+    """Decode: the next frame of a request that holds credit. Prefill may be busy with chunks of other prompts."""
+    release_s: float = 30.0
+    """Prefill: `Release`, after everything was announced."""
+    abort_s: float = 10.0
+    """Prefill: the answer to `Abort` while decode may be copying."""
+    engine_s: float = 30.0
+    """Either side: the engine thread's answer to a call (it waits for the step that runs)."""
+    link_ping_s: float = 1.0
+    link_silence_s: float = 10.0
+    """Either side: a link on which nothing arrives is closed."""
+    retry_credit_s: float = 0.1
+    """What decode asks prefill to wait after `NoCredit`."""
+    sweep_s: float = 0.2
+    """How often the deadlines above are looked at."""
