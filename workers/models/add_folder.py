@@ -23,7 +23,7 @@ _LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "USE_POLICY.md")
 
 
 def add_folder(store: ModelStore, name: str, source: Path, progress: Progress | None = None) -> ModelManifest:
-    """Raises StoreError where the folder is incomplete or holds something that is not supported; nothing is copied then."""
+    """Raises StoreError where the folder is incomplete or holds what is not supported; nothing is copied then."""
     try:
         raw = _read_json(source / "config.json")
         config = LlamaConfig.from_hf(raw)
@@ -133,7 +133,7 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         raise ConfigError("tokenizer.json is missing (a folder in Hugging Face layout has one)")
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for every unreadable file
+    except Exception as error:  # the library raises bare Exception for every unreadable file
         raise ConfigError(f"tokenizer.json cannot be read: {error}") from error
 
 

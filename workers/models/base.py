@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 import torch
 
@@ -15,6 +16,9 @@ class Plane:
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    rows_axis: int = 0
+    """Where the rows of a block lie among the axes of `shape`: 0 keeps a row's bytes together, 2 with shape
+    (2, heads, channels) makes blocks (2, heads, rows, channels), which is what attention reads head by head."""
 
     @property
     def row_bytes(self) -> int:
@@ -80,3 +84,51 @@ class CacheSpec:
         return sum(
             len(group.layers) * sum(plane.row_bytes for plane in group.planes) / group.ratio for group in self.paged
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One request's tokens in a step: rows [start, start + count) of the flat batch, after `context` cached tokens.
+
+    `slots` is the request's block table: it covers at least `context + count` tokens.
+    """
+
+    start: int
+    count: int
+    context: int
+    slots: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """All tokens of a step, flat; the requests' boundaries lie beside them, in the order of their rows.
+
+    `tokens` and `positions` are int64 [n]; `logit_rows` int64 [m] names the rows whose logits are wanted.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    segments: list[Segment]
+    logit_rows: torch.Tensor
+
+
+class CacheViews(Protocol):
+    """The pool's memory as a model sees it: strided views, made once (`workers.engine.layout`)."""
+
+    def paged(self, group: str, layer: int, plane: str) -> torch.Tensor:
+        """[slots, *shape with the block's rows inserted at `rows_axis`], a view of the pool."""
+
+
+class CausalModel(Protocol):
+    """A model that the engine can run. `forward` is called by one thread at a time."""
+
+    vocab_size: int
+    max_context: int
+    weight_format: str
+    batch_invariant: bool
+    """Results equal to the bit whatever else is in the batch, however the prompt was cut into steps."""
+
+    def cache_spec(self) -> CacheSpec: ...
+
+    def forward(self, batch: Batch, cache: CacheViews) -> torch.Tensor:
+        """Writes the batch's rows into the cache and returns float32 logits [m, vocab_size] of `logit_rows`."""

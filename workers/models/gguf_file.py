@@ -47,15 +47,19 @@ class GGUFFile:
             raise GGUFError(f"{self.path.name}: the metadata lacks {key}")
         return value
 
+    def stored(self, name: str) -> gguf.ReaderTensor:
+        """The tensor as it lies in the file. Raises GGUFError for one that is missing."""
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise GGUFError(f"{self.path.name}: tensor {name} is missing") from None
+
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(int(n) for n in reversed(self._tensors[name].shape))
+        return tuple(int(n) for n in reversed(self.stored(name).shape))
 
     def tensor(self, name: str) -> np.ndarray:
         """The tensor in float32, dequantised, a copy of its own."""
-        try:
-            stored = self._tensors[name]
-        except KeyError:
-            raise GGUFError(f"{self.path.name}: tensor {name} is missing") from None
+        stored = self.stored(name)
         values = gguf.quants.dequantize(stored.data, stored.tensor_type).astype(np.float32)
         return np.array(values.reshape(self.shape(name)), order="C")
 
@@ -67,7 +71,7 @@ class GGUFFile:
         """SHA-256 over the configuration and every tensor's name, format, shape and stored bytes, in name order."""
         digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
         for name in sorted(self._tensors):
-            stored = self._tensors[name]
+            stored = self.stored(name)
             digest.update(f"\0{name}\0{stored.tensor_type.name}\0{self.shape(name)}\0".encode())
             digest.update(stored.data)
         return digest.hexdigest()

@@ -1,7 +1,7 @@
 """The model store: one folder per model under `$GALLEY_HOME/models`, complete or absent.
 
-A model is put together in a hidden folder and renamed into place, under a lock that one process at a time holds; what an
-interrupted attempt left behind goes at the next one. Importing this module does not import torch.
+A model is put together in a hidden folder and renamed into place, under a lock that one process at a time holds; what
+an interrupted attempt left behind goes at the next one. Importing this module does not import torch.
 """
 
 from __future__ import annotations

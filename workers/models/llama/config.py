@@ -1,4 +1,4 @@
-"""The numbers of a Llama-family model, from a Hugging Face `config.json` or GGUF metadata, with what we refuse by name."""
+"""The numbers of a Llama-family model, from a `config.json` or GGUF metadata, with what we refuse by name."""
 
 from __future__ import annotations
 

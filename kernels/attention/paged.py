@@ -1,0 +1,62 @@
+"""Paged attention for throughput: single rows as one ragged batch of blocks, longer runs by a fused kernel per request."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from kernels.attention.plan import AttentionPlan, ManyPlan, SinglePlan
+
+
+def attend(queries: torch.Tensor, cache: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
+    if plan.single is not None and not plan.many:
+        return _attend_single(queries, cache, plan.single)
+    out = torch.empty_like(queries)
+    if plan.single is not None:
+        out[plan.single.rows] = _attend_single(queries[plan.single.rows], cache, plan.single)
+    for many in plan.many:
+        rows = slice(many.span.start, many.span.start + many.span.count)
+        out[rows] = _attend_many(queries[rows], cache, many)
+    return out
+
+
+def _attend_single(queries: torch.Tensor, cache: torch.Tensor, plan: SinglePlan) -> torch.Tensor:
+    """queries [R, heads, c]. Reads exactly the live blocks; no padding to the longest request.
+
+    Scores of a block are one small product per (block, key/value head); softmax runs over each request's blocks with a
+    running maximum per request, and the blocks' weighted values are added up in block order.
+    """
+    requests, heads, channels = queries.shape
+    kv_heads, block_rows = cache.shape[2:4]
+    group = heads // kv_heads
+    count = plan.blocks.shape[0]
+    blocks = cache.index_select(0, plan.blocks).float()  # [N, 2, kv_heads, rows, c]
+    keys = blocks[:, 0].reshape(count * kv_heads, block_rows, channels)
+    values = blocks[:, 1].reshape(count * kv_heads, block_rows, channels)
+    scaled = queries.view(requests, kv_heads, group * channels) * channels**-0.5
+    per_block = scaled.index_select(0, plan.owners).view(count * kv_heads, group, channels)
+    bias = plan.bias.expand(count, kv_heads, block_rows).reshape(count * kv_heads, 1, block_rows)
+    scores = torch.baddbmm(bias, per_block, keys.transpose(1, 2)).view(count, heads, block_rows)
+
+    owners = plan.owners[:, None].expand(count, heads)
+    peaks = scores.new_full((requests, heads), -torch.inf).scatter_reduce_(0, owners, scores.amax(-1), "amax")
+    weights = scores.sub_(peaks.index_select(0, plan.owners)[:, :, None]).exp_()
+    totals = scores.new_zeros(requests, heads).index_add_(0, plan.owners, weights.sum(-1))
+    parts = torch.bmm(weights.view(count * kv_heads, group, block_rows), values)
+    out = scores.new_zeros(requests, heads * channels).index_add_(0, plan.owners, parts.view(count, heads * channels))
+    return out.view(requests, heads, channels).div_(totals[:, :, None])
+
+
+def _attend_many(queries: torch.Tensor, cache: torch.Tensor, plan: ManyPlan) -> torch.Tensor:
+    """queries [count, heads, c] of one request."""
+    blocks = cache.index_select(0, plan.blocks).float()
+    joined = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : plan.span.length]  # [2, kv_heads, length, c]
+    out = F.scaled_dot_product_attention(
+        queries.transpose(0, 1)[None],
+        joined[0][None],
+        joined[1][None],
+        attn_mask=plan.mask,
+        is_causal=plan.mask is None,
+        enable_gqa=True,
+    )
+    return out[0].transpose(0, 1)

@@ -1,0 +1,112 @@
+"""What attention needs to know of a step, worked out once and used by every layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows [start, start + count) of the flat batch belong to one request with `context` tokens cached before them.
+
+    `slots` are the request's blocks; it covers at least `context + count` tokens.
+    """
+
+    start: int
+    count: int
+    context: int
+    slots: list[int]
+
+    @property
+    def length(self) -> int:
+        return self.context + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class SinglePlan:
+    """Requests with one row each, as one ragged list of blocks: N blocks of R requests.
+
+    `rows` [R] are their rows in the batch, `blocks` [N] the slots, `owners` [N] says which of the R requests a block
+    belongs to, `bias` [N, 1, rows per block] is 0 for tokens that exist and -inf for the rest of a last block.
+    """
+
+    rows: torch.Tensor
+    blocks: torch.Tensor
+    owners: torch.Tensor
+    bias: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ManyPlan:
+    """A request with several rows. `mask` [count, length] is 0 or -inf; None where nothing was cached before."""
+
+    span: Span
+    blocks: torch.Tensor
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    block_rows: int
+    spans: list[Span]
+    write_slots: torch.Tensor
+    write_rows: torch.Tensor
+    single: SinglePlan | None
+    many: list[ManyPlan]
+    invariant: bool
+
+    @classmethod
+    def build(cls, spans: list[Span], block_rows: int, *, invariant: bool = False) -> AttentionPlan:
+        slots: list[int] = []
+        rows: list[int] = []
+        for span in spans:
+            for position in range(span.context, span.length):
+                slots.append(span.slots[position // block_rows])
+                rows.append(position % block_rows)
+        single = [span for span in spans if span.count == 1]
+        many = [span for span in spans if span.count > 1]
+        return cls(
+            block_rows=block_rows,
+            spans=spans,
+            write_slots=torch.tensor(slots, dtype=torch.int64),
+            write_rows=torch.tensor(rows, dtype=torch.int64),
+            single=_single(single, block_rows) if single and not invariant else None,
+            many=[] if invariant else [_many(span, block_rows) for span in many],
+            invariant=invariant,
+        )
+
+
+def _used_slots(span: Span, block_rows: int) -> list[int]:
+    return span.slots[: -(-span.length // block_rows)]
+
+
+def _single(spans: list[Span], block_rows: int) -> SinglePlan:
+    blocks: list[int] = []
+    owners: list[int] = []
+    last: list[int] = []
+    filled: list[int] = []
+    for owner, span in enumerate(spans):
+        used = _used_slots(span, block_rows)
+        blocks.extend(used)
+        owners.extend([owner] * len(used))
+        last.append(len(blocks) - 1)
+        filled.append(span.length - (len(used) - 1) * block_rows)
+    bias = torch.zeros(len(blocks), 1, block_rows)
+    beyond = torch.arange(block_rows) >= torch.tensor(filled)[:, None]
+    bias[torch.tensor(last)] = torch.zeros(len(spans), 1, block_rows).masked_fill_(beyond[:, None], -torch.inf)
+    return SinglePlan(
+        rows=torch.tensor([span.start for span in spans]),
+        blocks=torch.tensor(blocks),
+        owners=torch.tensor(owners),
+        bias=bias,
+    )
+
+
+def _many(span: Span, block_rows: int) -> ManyPlan:
+    mask = None
+    if span.context:
+        # Everything up to and including the row's own position: column <= context + row.
+        mask = torch.full((span.count, span.length), -torch.inf).triu_(span.context + 1)
+    return ManyPlan(span, torch.tensor(_used_slots(span, block_rows)), mask)
