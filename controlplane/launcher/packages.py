@@ -1,4 +1,4 @@
-"""`.venv/` and the packages of a lock file, by pip (its configuration may offer other builds). Standard library only."""
+"""`.venv/` and the packages of a lock file, by pip (so its configuration applies). Standard library only."""
 
 from __future__ import annotations
 

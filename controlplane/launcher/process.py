@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -63,6 +64,7 @@ class Registry:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
 
     def read(self) -> dict[str, ProcessRecord]:
         try:
@@ -74,12 +76,14 @@ class Registry:
             return {}  # torn or foreign file: it names no process that we could prove to be ours
 
     def add(self, name: str, record: ProcessRecord) -> None:
-        self._write({**self.read(), name: record})
+        with self._lock:
+            self._write({**self.read(), name: record})
 
     def remove(self, name: str) -> None:
-        records = self.read()
-        if records.pop(name, None) is not None:
-            self._write(records)
+        with self._lock:
+            records = self.read()
+            if records.pop(name, None) is not None:
+                self._write(records)
 
     def _write(self, records: Mapping[str, ProcessRecord]) -> None:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
@@ -126,13 +130,15 @@ def wait_gone(records: Iterable[ProcessRecord], timeout_s: float) -> list[Proces
     return left
 
 
-def kill_tree(record: ProcessRecord) -> None:
-    """SIGKILL to the process and all its descendants, leaves last so that nobody restarts them."""
-    process = record.process()
-    if process is None:
-        return
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family = [process, *process.children(recursive=True)]
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
+def kill_group(record: ProcessRecord) -> None:
+    """SIGKILL to everything in the process group that `record` leads or led (`spawn` makes each process a leader).
+
+    A group outlives its leader, and no new process gets a leader's id while its group lives.
+    """
+    leader = ProcessRecord.of(record.pid)
+    if leader is not None and abs(leader.create_time - record.create_time) > CREATE_TIME_TOLERANCE_S:
+        return  # the id was reused: the group is gone
+    if record.pid == os.getpgrp():
+        raise ValueError("refusing to end our own process group")
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(record.pid, signal.SIGKILL)

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 
 from controlplane.launcher.postgres import EmbeddedPostgres
-from controlplane.launcher.process import Command, ProcessRecord, kill_tree, spawn
+from controlplane.launcher.process import Command, ProcessRecord, kill_group, spawn
 from controlplane.launcher.valkey import EmbeddedValkey
 from workers.home import Home
 
@@ -21,7 +21,7 @@ class Running:
         return ProcessRecord.of(self.process.pid) if self.process.poll() is None else None
 
     def stop(self) -> None:
-        """The stop signal, then SIGKILL for it and its descendants past the grace period."""
+        """The stop signal, then SIGKILL for its process group past the grace period."""
         if self.process.poll() is not None:
             return
         record = ProcessRecord.of(self.process.pid)
@@ -30,7 +30,7 @@ class Running:
             self.process.wait(self.command.stop_grace_s)
         except subprocess.TimeoutExpired:
             if record is not None:
-                kill_tree(record)
+                kill_group(record)
             self.process.wait(5)
 
 
