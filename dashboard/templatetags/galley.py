@@ -1,0 +1,104 @@
+"""Template tags of the pages: navigation, icons, theme, times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django import template
+from django.http import HttpRequest
+from django.templatetags.static import static
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
+
+from controlplane.accounts.permissions import Action, Principal, can
+from controlplane.accounts.selectors import tenants
+from dashboard.access import principal_of
+
+register = template.Library()
+
+THEMES: Final = ("light", "dark")
+
+
+@dataclass(frozen=True, slots=True)
+class NavItem:
+    label: str
+    icon: str
+    url: str
+    current: bool
+
+
+PAGES: Final = (
+    ("overview", "Overview", "activity", Action.TELEMETRY_VIEW),
+    ("workers", "Workers", "server", Action.FLEET_VIEW),
+    ("playground", "Playground", "message-square", Action.INFERENCE_USE),
+    ("keys", "Keys", "key", Action.KEYS_VIEW),
+    ("audit", "Audit", "file-text", Action.AUDIT_VIEW),
+)
+
+
+def _sees(principal: Principal, action: Action) -> bool:
+    """Keys are a tenant's: the page is there for who sees those of any tenant."""
+    if can(principal, action):
+        return True
+    return action is Action.KEYS_VIEW and any(can(principal, action, tenant=tenant.slug) for tenant in tenants())
+
+
+@register.simple_tag
+def navigation(request: HttpRequest) -> list[NavItem]:
+    """The pages that the viewer may open."""
+    if not request.user.is_authenticated:
+        return []
+    principal = principal_of(request)
+    return [
+        NavItem(label, icon, reverse(f"dashboard:{name}"), request.path == reverse(f"dashboard:{name}"))
+        for name, label, icon, action in PAGES
+        if _sees(principal, action)
+    ]
+
+
+@register.simple_tag
+def role_names(request: HttpRequest) -> str:
+    """The viewer's roles, for the user menu."""
+    grants = principal_of(request).roles
+    return ", ".join(sorted({str(grant.role.label) for grant in grants})) or "No role"
+
+
+@register.simple_tag
+def theme(request: HttpRequest | None) -> str:
+    """The chosen theme, or "" for the system's."""
+    chosen = request.COOKIES.get("galley_theme", "") if request is not None else ""
+    return chosen if chosen in THEMES else ""
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    return format_html(
+        '<svg class="icon" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>',
+        static("dashboard/build/icons.svg"),
+        name,
+    )
+
+
+@register.filter
+def instant(value: datetime | None) -> SafeString | str:
+    """A time in UTC, which the page's script rewrites into the reader's zone."""
+    if value is None:
+        return "Never"
+    return format_html('<time datetime="{}">{:%Y-%m-%d %H:%M:%S} UTC</time>', value.isoformat(), localtime(value))
+
+
+@register.filter
+def unix(value: datetime | None) -> str:
+    return "" if value is None else str(int(value.timestamp()))
+
+
+@register.simple_tag(takes_context=True)
+def current_user(context: dict[str, Any]) -> Any:
+    """The signed-in user, or None: error pages may have no request."""
+    request = context.get("request")
+    user = getattr(request, "user", None)
+    return user if user is not None and user.is_authenticated else None

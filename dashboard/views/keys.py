@@ -1,0 +1,126 @@
+"""API keys: list, create (shown once), revoke."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.paginator import Paginator
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.http import require_http_methods, require_safe
+
+from controlplane.accounts import selectors, services
+from controlplane.accounts.models import Tenant
+from controlplane.accounts.permissions import Action, PermissionRefused, Principal, Scope, can
+from dashboard.access import principal_of, sign_in_required, wants_partial
+
+PAGE_SIZE = 50
+LIFETIMES = [("", "Never"), ("30", "In 30 days"), ("90", "In 90 days"), ("365", "In a year")]
+
+SCOPE_HELP = {
+    Scope.INFERENCE: "Chat and complete with the tenant's models",
+    Scope.MODELS: "List the models that are served",
+    Scope.TENANT: "Read and manage the tenant's keys, see its usage",
+    Scope.MANAGEMENT: "Deploy, scale and configure the whole installation",
+}
+
+
+def _tenants(principal: Principal, action: Action) -> list[Tenant]:
+    """Tenants in which the principal may do `action`; none of them is a 403."""
+    found = [tenant for tenant in selectors.tenants() if can(principal, action, tenant=tenant.slug)]
+    if not found:
+        raise PermissionDenied(action.value)
+    return found
+
+
+class KeyForm(forms.Form):
+    tenant = forms.ChoiceField(label="Tenant")
+    name = forms.CharField(label="Name", max_length=100)
+    scopes = forms.MultipleChoiceField(label="Scopes", choices=Scope.choices)
+    lifetime = forms.ChoiceField(label="Expires", choices=LIFETIMES, required=False)
+
+    def __init__(self, tenants: list[Tenant], data: Any = None) -> None:
+        super().__init__(data, initial={"scopes": [Scope.INFERENCE.value, Scope.MODELS.value], "lifetime": ""})
+        self.tenants = {tenant.slug: tenant for tenant in tenants}
+        field = self.fields["tenant"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(tenant.slug, tenant.name) for tenant in tenants]
+
+    def scope_choices(self) -> list[tuple[str, str, str, bool]]:
+        """(value, label, help, checked) for the template."""
+        chosen = self["scopes"].value() or []
+        return [(scope.value, str(scope.label), SCOPE_HELP[scope], scope.value in chosen) for scope in Scope]
+
+
+@require_safe
+@never_cache
+@sign_in_required
+def index(request: HttpRequest) -> HttpResponse:
+    principal = principal_of(request)
+    tenants = _tenants(principal, Action.KEYS_VIEW)
+    query = request.GET.get("q", "").strip()
+    keys = selectors.api_keys().filter(tenant__in=tenants)
+    if query:
+        keys = keys.filter(
+            Q(name__icontains=query) | Q(prefix__startswith=query.removeprefix("gk-")) | Q(tenant__slug__startswith=query)
+        )
+    page = Paginator(keys, PAGE_SIZE).get_page(request.GET.get("page"))
+    manageable = {tenant.slug for tenant in tenants if can(principal, Action.KEYS_MANAGE, tenant=tenant.slug)}
+    template = "dashboard/partials/key_list.html" if wants_partial(request) else "dashboard/keys.html"
+    return render(request, template, {"page": page, "query": query, "manageable": manageable})
+
+
+@sensitive_variables("raw")
+@require_http_methods(["GET", "POST"])
+@never_cache
+@sign_in_required
+def create(request: HttpRequest) -> HttpResponse:
+    principal = principal_of(request)
+    form = KeyForm(_tenants(principal, Action.KEYS_MANAGE), request.POST if request.method == "POST" else None)
+    if form.is_bound and form.is_valid():
+        lifetime = form.cleaned_data["lifetime"]
+        try:
+            key, raw = services.key_create(
+                actor=principal,
+                tenant=form.tenants[form.cleaned_data["tenant"]],
+                name=form.cleaned_data["name"],
+                scopes=form.cleaned_data["scopes"],
+                expires_at=timezone.now() + timedelta(days=int(lifetime)) if lifetime else None,
+            )
+        except PermissionRefused as error:
+            form.add_error("scopes", str(error))
+        except ValidationError as error:
+            form.add_error(None, error)
+        else:
+            # Rendered, not redirected to: the key is in this one response and nowhere else.
+            return _panel(request, "key_created", {"key": key, "raw": raw})
+    return _panel(request, "key_form", {"form": form}, status=422 if form.is_bound else 200)
+
+
+@require_http_methods(["GET", "POST"])
+@never_cache
+@sign_in_required
+def revoke(request: HttpRequest, key_id: int) -> HttpResponse:
+    principal = principal_of(request)
+    tenants = _tenants(principal, Action.KEYS_MANAGE)
+    key = get_object_or_404(selectors.api_keys().filter(tenant__in=tenants), pk=key_id)
+    if request.method == "GET":
+        return _panel(request, "key_revoke", {"key": key})
+    services.key_revoke(actor=principal, key=key, reason=request.POST.get("reason", "").strip()[:500])
+    if wants_partial(request):
+        return HttpResponse(status=204, headers={"HX-Refresh": "true"})
+    return redirect("dashboard:keys")
+
+
+def _panel(request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+    """A dialog's content for htmx, the same on a page of its own without scripts."""
+    partial = f"dashboard/partials/{name}.html"
+    template = partial if wants_partial(request) else "dashboard/panel.html"
+    return render(request, template, {**context, "partial": partial}, status=status)
