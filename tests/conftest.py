@@ -9,6 +9,10 @@ from collections.abc import Iterator
 
 import numpy
 import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.running import System
+from tools.browser import find_chromium
 
 BROWSER_FLAGS = (
     "--no-sandbox",
@@ -56,3 +60,29 @@ def valkey_url(services: dict[str, str]) -> Iterator[str]:
         client.flushall()
         yield url
         client.flushall()
+
+
+@pytest.fixture(scope="session")
+def system() -> Iterator[System]:
+    """The whole system, once per run: gateway, Celery, agent, telemetry, one prefill and one decode engine."""
+    running = System.new()
+    try:
+        running.start()
+        yield running
+    finally:
+        running.destroy()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium. Tests that use it are plain functions: playwright's synchronous interface excludes an event loop."""
+    executable = find_chromium()
+    if executable is None:
+        message = "no chromium here, and the set-up could not install it"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=list(BROWSER_FLAGS))
+        yield started
+        started.close()
