@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class InferenceConfig(AppConfig):
+    name = "controlplane.inference"
+    label = "inference"
+    verbose_name = "Inference API"

@@ -1,0 +1,77 @@
+"""Who calls the inference API: an API key, or a signed-in user of the dashboard with the CSRF header."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import aget_user
+from django.contrib.sessions.middleware import SessionMiddleware
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse
+from django.middleware.csrf import CsrfViewMiddleware
+
+from controlplane.accounts.keycache import authenticate
+from controlplane.accounts.permissions import Action, Principal, aprincipal_of_user, can
+from controlplane.inference.errors import ApiError, forbidden, unauthenticated
+
+AUTHENTICATION_WAIT_S = 10.0
+
+
+class _CsrfCheck(CsrfViewMiddleware):
+    """Django's check, on demand: keys need none, sessions do."""
+
+    def _reject(self, request: HttpRequest, reason: str) -> str:
+        return reason
+
+
+def _refused_by_csrf(request: HttpRequest) -> bool:
+    check = _CsrfCheck(lambda _: HttpResponse())
+    check.process_request(request)
+    enforced: Any = lambda *args, **kwargs: None  # noqa: E731 - a view that is not exempt
+    return check.process_view(request, enforced, (), {}) is not None
+
+
+def presented_key(request: HttpRequest) -> str | None:
+    """The key in `Authorization: Bearer` or `x-api-key`. Never log it."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        return value.strip()
+    return request.headers.get("x-api-key", "").strip() or None
+
+
+async def principal_of(request: HttpRequest) -> Principal:
+    """Raises ApiError: 401 without key or session, 403 for a session without CSRF token, 503 without database."""
+    key = presented_key(request)
+    try:
+        async with asyncio.timeout(AUTHENTICATION_WAIT_S):
+            if key is not None:
+                principal = await authenticate(key)
+                if principal is None:
+                    raise unauthenticated("Incorrect API key provided: it is unknown, expired or revoked.")
+                return principal
+            return await _session_principal(request)
+    except (DatabaseError, TimeoutError) as error:
+        raise ApiError(
+            503, "The key cannot be checked at the moment.", type="api_error", code="unavailable", retry_after_s=2.0
+        ) from error
+
+
+async def _session_principal(request: HttpRequest) -> Principal:
+    if settings.SESSION_COOKIE_NAME not in request.COOKIES:
+        raise unauthenticated("No API key provided. Send it as `Authorization: Bearer gk-...`.")
+    if not hasattr(request, "session"):  # outside Django's middleware
+        SessionMiddleware(lambda _: HttpResponse()).process_request(request)
+    user = await aget_user(request)
+    if not user.is_authenticated:
+        raise unauthenticated("The session has ended. Sign in again, or send an API key.")
+    if request.method not in ("GET", "HEAD", "OPTIONS") and _refused_by_csrf(request):
+        raise forbidden("CSRF token missing or incorrect.")
+    return await aprincipal_of_user(user)
+
+
+def require_any(principal: Principal, *actions: Action) -> None:
+    """Raises ApiError (403) unless the principal may do one of `actions` in its own tenant."""
+    if principal.tenant is None or not any(can(principal, action) for action in actions):
+        raise forbidden(f"This {principal.kind} has no permission for {actions[0]}.")

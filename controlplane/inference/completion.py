@@ -1,0 +1,248 @@
+"""One API request: its choices at the workers, what was counted, how it ended. Written for any protocol's responses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+
+from controlplane.inference.admission import Admitted
+from controlplane.inference.errors import ApiError, deadline, from_worker, overloaded
+from controlplane.inference.events import Output, RequestFailed, Restarted
+from controlplane.inference.limits import GatewayLimits
+from controlplane.inference.output import OutputParser, Piece
+from controlplane.inference.requests import Generation, Work
+from controlplane.inference.router import NoWorkers, Router
+from controlplane.inference.stats import GatewayStats
+from workers.protocol import ErrorCode, Finish, Scheduled, TokenLogprobs
+
+log = logging.getLogger(__name__)
+
+DEADLINE_GRACE_S = 2.0
+"""A worker's own word on the deadline is waited for so long."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Disjoint: hit + miss == prompt. Output counts every token used, the one that ended the text included."""
+
+    prompt_tokens: int
+    hit_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def miss_tokens(self) -> int:
+        return self.prompt_tokens - self.hit_tokens
+
+
+@dataclass(slots=True)
+class Update:
+    """News of one choice. `started`: its prefill began, hits are known. `restarted`: forget what came before."""
+
+    choice: int
+    started: bool = False
+    restarted: bool = False
+    content: str = ""
+    reasoning: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)
+class _Choice:
+    index: int
+    generation: Generation
+    output: OutputParser
+    output_tokens: int = 0
+    hit_tokens: int | None = None
+    finish_reason: str | None = None
+
+
+class Completion:
+    """`start`, then `next` until `finished`; `close` in any case. One consumer, one event loop."""
+
+    def __init__(
+        self,
+        works: list[Work],
+        new_output: list[OutputParser],
+        *,
+        router: Router,
+        limits: GatewayLimits,
+        stats: GatewayStats,
+        admitted: Admitted,
+        accepted: float,
+        streaming: bool,
+    ) -> None:
+        """`works` differ in id and seed only. `accepted`: monotonic time at which the request came in."""
+        self._wake = asyncio.Event()
+        self._choices = [
+            _Choice(
+                index,
+                Generation(work, router=router, limits=limits, wake=self._wake, keep_restartable=not streaming),
+                output,
+            )
+            for index, (work, output) in enumerate(zip(works, new_output, strict=True))
+        ]
+        self._limits = limits
+        self._stats = stats
+        self._admitted = admitted
+        self._accepted = accepted
+        self._deadline = works[0].deadline
+        self._prompt_tokens = len(works[0].tokens)
+        self._work = works[0]
+        self._last_token: float | None = None
+        self._ended = False
+        self._watchdog: asyncio.TimerHandle | None = None
+        stats.waiting += 1
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return all(choice.finish_reason is not None for choice in self._choices)
+
+    @property
+    def revision(self) -> str:
+        return self._choices[0].generation.revision
+
+    @property
+    def usage(self) -> Usage:
+        """The prompt counts once, whatever the number of choices; its hits are those of the first choice."""
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            hit_tokens=min(self._choices[0].hit_tokens or 0, self._prompt_tokens),
+            output_tokens=sum(choice.output_tokens for choice in self._choices),
+            reasoning_tokens=sum(choice.output.reasoning_tokens for choice in self._choices),
+        )
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Send everything. Raises ApiError (503) where no workers can take it; the completion is closed then."""
+        try:
+            for choice in self._choices:
+                choice.generation.start()
+        except NoWorkers as error:
+            self.close("no_workers")
+            log.warning("request %s: no usable workers: %s", self._work.request_id, error)
+            raise overloaded(
+                f"No workers are ready for the model: {error}.", retry_after_s=self._limits.retry_after_s
+            ) from error
+        # Whatever happens to the consumer (a client that reads nothing blocks it), this ends the request.
+        loop = asyncio.get_running_loop()
+        seconds = self._deadline - time.monotonic() + 2 * DEADLINE_GRACE_S
+        self._watchdog = loop.call_later(seconds, self.close, ErrorCode.DEADLINE.value)
+
+    async def next(self, wait_s: float | None = None) -> Update | None:
+        """The next news, or None after `wait_s` seconds without any. Raises ApiError where the request failed."""
+        until = self._deadline + DEADLINE_GRACE_S
+        if wait_s is not None:
+            until = min(until, time.monotonic() + wait_s)
+        while True:
+            update = self.poll()
+            if update is not None:
+                return update
+            self._wake.clear()
+            now = time.monotonic()
+            if now >= self._deadline + DEADLINE_GRACE_S:
+                self.close(ErrorCode.DEADLINE.value)
+                raise deadline(self._limits.deadline_s)
+            if now >= until:
+                return None
+            try:
+                async with asyncio.timeout(until - now):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def close(self, how: str) -> None:
+        """Idempotent: cancels what runs on both sides and settles. `how` is the name under which the end is counted."""
+        for choice in self._choices:
+            choice.generation.close(how)
+        if self._ended:
+            return
+        self._ended = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._last_token is None:
+            self._stats.waiting -= 1
+        else:
+            self._stats.running -= 1
+        usage = self.usage
+        scheduled = self._choices[0].hit_tokens is not None
+        miss_tokens = usage.miss_tokens if scheduled else 0
+        self._stats.hit_tokens += usage.hit_tokens
+        self._stats.miss_tokens += miss_tokens
+        self._stats.output_tokens += usage.output_tokens
+        self._stats.ended(how)
+        elapsed = time.monotonic() - self._accepted
+        self._stats.e2e_s.observe(elapsed)
+        self._admitted.settle(hit_tokens=usage.hit_tokens, miss_tokens=miss_tokens, output_tokens=usage.output_tokens)
+        log.info(
+            "request %s ended: %s, hit %d, miss %d, output %d, %.3f s",
+            self._work.request_id, how, usage.hit_tokens, miss_tokens, usage.output_tokens, elapsed,
+        )  # fmt: skip
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def poll(self) -> Update | None:
+        """News that are there already, without waiting. Raises ApiError."""
+        for choice in self._choices:
+            while (event := choice.generation.poll()) is not None:
+                match event:
+                    case Scheduled():
+                        choice.hit_tokens = event.pool_hit_tokens + event.store_hit_tokens
+                        self._check_classes(event)
+                        return Update(choice.index, started=True)
+                    case Output():
+                        return self._output(choice, event)
+                    case Restarted():
+                        choice.output_tokens = 0
+                        return Update(choice.index, restarted=True)
+                    case RequestFailed():
+                        raise self._failure(event)
+        return None
+
+    def _check_classes(self, event: Scheduled) -> None:
+        total = event.pool_hit_tokens + event.store_hit_tokens + event.miss_tokens
+        if total != self._prompt_tokens:
+            log.error("request %s: token classes sum to %d of %d", event.request_id, total, self._prompt_tokens)
+
+    def _output(self, choice: _Choice, event: Output) -> Update:
+        piece = choice.output.push(event.tokens)
+        choice.output_tokens += piece.tokens
+        self._time_tokens(piece.tokens)
+        update = Update(choice.index, tokens=event.tokens[: piece.tokens])
+        if event.logprobs is not None:
+            update.logprobs = event.logprobs[: piece.tokens]
+        if piece.stopped:
+            choice.finish_reason = Finish.STOP.value
+            choice.generation.close("stop string")
+        elif event.finish is not None:
+            rest = choice.output.finish()
+            piece = Piece(piece.content + rest.content, piece.reasoning + rest.reasoning)
+            choice.finish_reason = Finish.STOP.value if rest.stopped else event.finish.value
+        update.content, update.reasoning = piece.content, piece.reasoning
+        update.finish_reason = choice.finish_reason
+        if self.finished:
+            self.close(choice.finish_reason or Finish.STOP.value)
+        return update
+
+    def _time_tokens(self, count: int) -> None:
+        now = time.monotonic()
+        if self._last_token is None:
+            self._stats.ttft_s.observe(now - self._accepted)
+            self._stats.waiting -= 1
+            self._stats.running += 1
+        elif count:
+            self._stats.tokens_sent(count, now - self._last_token)
+        self._last_token = now
+
+    def _failure(self, event: RequestFailed) -> ApiError:
+        self.close(event.code.value)
+        return from_worker(
+            event.code, event.message, retry_after_s=self._limits.retry_after_s, deadline_s=self._limits.deadline_s
+        )

@@ -1,0 +1,32 @@
+"""Reads the catalog's routes from the fleet."""
+
+from __future__ import annotations
+
+from django.db import close_old_connections
+
+from controlplane.fleet import selectors
+from controlplane.fleet.models import Deployment
+from controlplane.fleet.specification import RevisionSpec
+from controlplane.inference.catalog import Route
+
+
+def read_routes() -> list[Route]:
+    """Deployments that have a revision. Blocks; raises django.db.Error while PostgreSQL is away."""
+    close_old_connections()  # a connection that broke is replaced, as at the beginning of a web request
+    return [_route(deployment) for deployment in selectors.deployments() if deployment.revision is not None]
+
+
+def _route(deployment: Deployment) -> Route:
+    revision = deployment.revision
+    assert revision is not None
+    pools = list(revision.pools.all())
+    return Route(
+        deployment=deployment.name,
+        model=deployment.model_name,
+        aliases=tuple(deployment.aliases),
+        revision=revision.hash,
+        created=int(deployment.created_at.timestamp()),
+        max_context=RevisionSpec.from_json(revision.spec).engine.max_context,
+        wanted=any(pool.replicas > 0 for pool in pools),
+        workers=tuple(worker.name for pool in pools for worker in pool.workers.all()),
+    )
