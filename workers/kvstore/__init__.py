@@ -1,0 +1,5 @@
+"""The KV store: prefixes that outlive requests, processes and hosts (torch-free; decision 0008).
+
+`Store` is what workers use, `RetentionPolicy` what the control plane publishes; the manual is
+`docs/operations/kv-store.md`.
+"""
