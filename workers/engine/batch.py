@@ -1,0 +1,33 @@
+"""From the scheduler's chunks to the flat tensors of a forward pass."""
+
+from __future__ import annotations
+
+import torch
+
+from workers.engine.scheduler import Chunk
+from workers.models.base import Batch, Segment
+
+
+def build_batch(chunks: list[Chunk]) -> tuple[Batch, list[Chunk]]:
+    """The batch, and the chunks whose last row gets logits (those that reach the end of what is committed), in row order."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    segments: list[Segment] = []
+    logit_rows: list[int] = []
+    sampling: list[Chunk] = []
+    for chunk in chunks:
+        sequence = chunk.sequence
+        first, end = sequence.computed, sequence.computed + chunk.count
+        segments.append(Segment(start=len(tokens), count=chunk.count, context=first, slots=sequence.slots))
+        tokens.extend(sequence.tokens[first:end])
+        positions.extend(range(first, end))
+        if end == len(sequence.tokens):
+            logit_rows.append(len(tokens) - 1)
+            sampling.append(chunk)
+    batch = Batch(
+        tokens=torch.tensor(tokens),
+        positions=torch.tensor(positions),
+        segments=segments,
+        logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+    )
+    return batch, sampling

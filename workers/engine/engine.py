@@ -1,0 +1,352 @@
+"""The engine: requests in, tokens out, one step at a time (contract in `workers.engine.api`).
+
+Everything a request holds is in its `Sequence`; `_sequences` knows each by id, whatever its phase. A step is: end what is
+past its deadline, start what can start, run one forward pass, commit what it gave. Blocks are published after the pass that
+filled them, prompt and output alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from workers.engine.api import (
+    BlocksEvent,
+    EngineBusy,
+    EngineRequest,
+    EngineStats,
+    FailedEvent,
+    Prefilled,
+    RequestRefused,
+    Reservation,
+    ScheduledEvent,
+    StepOutput,
+)
+from workers.engine.arena import Arena
+from workers.engine.batch import build_batch
+from workers.engine.blocks import BlockPool
+from workers.engine.layout import CacheLayout
+from workers.engine.sampler import Sampled, sample_rows
+from workers.engine.scheduler import Chunk, Scheduler
+from workers.engine.sequence import COMPUTING, QUEUED, Phase, Sequence
+from workers.identity import CacheIdentity, root_hash
+from workers.models.base import CausalModel
+from workers.protocol import ErrorCode, RequestId, TokenDelta
+from workers.spec import EngineSettings
+
+_NEVER = float("inf")
+
+
+class Engine:
+    """`workers.engine.api.EngineApi`. Not thread-safe: one thread calls everything."""
+
+    def __init__(
+        self,
+        model: CausalModel,
+        settings: EngineSettings,
+        identity: CacheIdentity,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.identity = identity
+        self.layout = CacheLayout(model.cache_spec())
+        self.block_tokens = self.layout.block_tokens
+        self.max_context = min(
+            settings.max_context or model.max_context, model.max_context, settings.pool_blocks * self.block_tokens
+        )
+        self.arena = Arena(settings.pool_blocks, self.layout.block_bytes)
+        self._views = self.layout.views(self.arena.blocks)
+        self._pool = BlockPool(settings.pool_blocks, self.arena.bump)
+        self._scheduler = Scheduler(
+            self._pool,
+            block_tokens=self.block_tokens,
+            token_budget=settings.max_batch_tokens,
+            max_running=settings.max_running,
+        )
+        self._clock = clock
+        self._sequences: dict[RequestId, Sequence] = {}
+        self._changed = False
+        self._next_deadline = _NEVER
+        self._steps = 0
+        self._computed_tokens = 0
+
+    # --- what the worker calls -------------------------------------------------------------------------------
+
+    def submit(self, request: EngineRequest, *, hold: bool = False) -> None:
+        """Queue a request. Raises EngineBusy or RequestRefused."""
+        if request.request_id in self._sequences:
+            return
+        if len(self._scheduler.waiting) >= self.settings.max_queue:
+            raise EngineBusy(f"{self.settings.max_queue} requests are waiting already")
+        sequence = self._sequence(request, Phase.WAITING, hold)
+        self._scheduler.enqueue(sequence)
+        self._know(sequence)
+
+    def grant(self, request_id: RequestId) -> None:
+        """The decode worker has room: the request may start."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None and sequence.phase in (Phase.WAITING, Phase.ASKED):
+            sequence.phase = Phase.GRANTED
+            self._changed = True
+
+    def release(self, request_id: RequestId) -> None:
+        """The decode worker has copied everything of a held request."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None and sequence.phase is Phase.HELD:
+            self._forget(sequence)
+
+    def reserve(self, request: EngineRequest) -> Reservation | None:
+        """Set room aside, or None when there is none now. Raises RequestRefused."""
+        sequence = self._sequences.get(request.request_id)
+        if sequence is None:
+            sequence = self._sequence(request, Phase.RESERVED, hold=False)
+            hits = self._scheduler.hits(sequence, whole_prompt=True)
+            full = self._scheduler.running >= self._scheduler.max_running
+            if full or not self._scheduler.take_room(sequence, hits):
+                return None
+            self._scheduler.reserved.append(sequence)
+            self._know(sequence)
+        return Reservation(have_blocks=sequence.published, slots=list(sequence.slots))
+
+    def activate(self, request_id: RequestId, first_token: int, sections: list[tuple[str, int, bytes]]) -> None:
+        """The reserved blocks hold the prompt: decode from `first_token` (output index 0, not emitted again)."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None or sequence.phase is not Phase.RESERVED:
+            return
+        if sections:
+            raise ValueError(f"this model has no state sections, yet {len(sections)} came with {request_id}")
+        sequence.computed = sequence.prompt_tokens
+        sequence.tokens.append(first_token)
+        self._publish(sequence)
+        self._scheduler.remove(sequence)
+        sequence.phase = Phase.DECODE
+        self._scheduler.decoding.append(sequence)
+        self._changed = True
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Give everything back, in whatever phase. For a request whose blocks are being copied into (reserved) or out of
+        (held), the caller has stopped the copying first.
+        """
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._forget(sequence)
+
+    def has_work(self) -> bool:
+        """Whether `step` would do anything: tokens to compute, a change since the last step, or a deadline passed."""
+        computing = self._scheduler.prefilling or self._scheduler.decoding
+        return bool(computing) or self._changed or self._clock() >= self._next_deadline
+
+    def step(self) -> StepOutput:
+        """One scheduling round and at most one forward pass."""
+        out = StepOutput()
+        now = self._clock()
+        self._changed = False
+        self._expire(now, out)
+        self._admit(now, out)
+        chunks = self._scheduler.pick()
+        if chunks:
+            self._run(chunks, out)
+        return out
+
+    def stats(self) -> EngineStats:
+        scheduler = self._scheduler
+        return EngineStats(
+            running=scheduler.running,
+            waiting=len(scheduler.waiting),
+            waiting_tokens=sum(s.left for s in (*scheduler.waiting, *scheduler.prefilling)),
+            held=sum(1 for sequence in self._sequences.values() if sequence.phase is Phase.HELD),
+            blocks_total=self._pool.total,
+            blocks_used=self._pool.used,
+            blocks_cached=self._pool.cached,
+            steps=self._steps,
+            computed_tokens=self._computed_tokens,
+            preemptions=0,
+        )
+
+    def check_conservation(self) -> None:
+        """Raise AssertionError unless every block is free, cached, or referenced exactly as often as counted."""
+        sequences = list(self._sequences.values())
+        self._pool.check((s.slots for s in sequences), sum(s.reserved for s in sequences))
+        for sequence in sequences:
+            assert not (sequence.phase in QUEUED and sequence.slots), "a waiting request holds blocks"
+
+    # --- a step ----------------------------------------------------------------------------------------------
+
+    def _expire(self, now: float, out: StepOutput) -> None:
+        if now < self._next_deadline:
+            return
+        for sequence in list(self._sequences.values()):
+            if self._deadline(sequence) <= now:
+                waited = now - sequence.request.arrived
+                message = f"deadline exceeded after {waited:.1f} s, while {sequence.phase.value}"
+                self._fail(sequence, ErrorCode.DEADLINE, message, out)
+        self._next_deadline = min((self._deadline(s) for s in self._sequences.values()), default=_NEVER)
+
+    @staticmethod
+    def _deadline(sequence: Sequence) -> float:
+        """A reserved request's blocks are being written to by the transfer: its deadline is the transfer's to keep."""
+        return _NEVER if sequence.phase is Phase.RESERVED else sequence.request.deadline
+
+    def _admit(self, now: float, out: StepOutput) -> None:
+        admission = self._scheduler.admit()
+        out.wants_credit.extend(sequence.request.request_id for sequence in admission.asking)
+        for sequence, hit in admission.started:
+            sequence.started = now
+            out.scheduled.append(
+                ScheduledEvent(
+                    request_id=sequence.request.request_id,
+                    pool_hit_tokens=hit,
+                    store_hit_tokens=0,
+                    miss_tokens=sequence.prompt_tokens - hit,
+                    recomputed_tokens=0,
+                    queue_s=max(now - sequence.request.arrived, 0.0),
+                )
+            )
+            self._announce(sequence, out)
+
+    def _run(self, chunks: list[Chunk], out: StepOutput) -> None:
+        for chunk in chunks:
+            self._make_room(chunk)
+        batch, sampling = build_batch(chunks)
+        logits = self.model.forward(batch, self._views)
+        sampled = sample_rows(logits, [chunk.sequence for chunk in sampling])
+        self._steps += 1
+        for chunk in chunks:
+            sequence = chunk.sequence
+            if sequence.phase is Phase.PREFILL:
+                self._computed_tokens += chunk.count
+            sequence.computed += chunk.count
+            self._publish(sequence)
+            self._announce(sequence, out)
+        for chunk, result in zip(sampling, sampled, strict=True):
+            self._commit(chunk.sequence, result, out)
+
+    def _make_room(self, chunk: Chunk) -> None:
+        sequence = chunk.sequence
+        missing = self.layout.blocks_for(sequence.computed + chunk.count) - len(sequence.slots)
+        if missing > 0:
+            sequence.slots.extend(self._pool.allocate(missing, reserved=True))
+            sequence.reserved -= missing
+
+    def _commit(self, sequence: Sequence, result: Sampled, out: StepOutput) -> None:
+        request = sequence.request
+        if result.token is None:
+            self._fail(sequence, ErrorCode.INTERNAL, "the model's logits are not finite", out)
+            return
+        sequence.tokens.append(result.token)
+        finish = sequence.finish_after(result.token)
+        out.deltas.append(
+            TokenDelta(
+                request_id=request.request_id,
+                index=sequence.outputs - 1,
+                tokens=[result.token],
+                finish=finish,
+                logprobs=None if result.logprobs is None else [result.logprobs],
+            )
+        )
+        if sequence.hold:
+            self._scheduler.remove(sequence)
+            sequence.phase = Phase.HELD
+            prefill_s = self._clock() - sequence.started
+            out.prefilled.append(
+                Prefilled(
+                    request_id=request.request_id,
+                    first_token=result.token,
+                    finish=finish,
+                    sections=[],
+                    prefill_s=prefill_s,
+                )
+            )
+        elif finish is not None:
+            self._forget(sequence)
+        elif sequence.phase is Phase.PREFILL:
+            self._scheduler.remove(sequence)
+            sequence.phase = Phase.DECODE
+            self._scheduler.decoding.append(sequence)
+
+    # --- requests --------------------------------------------------------------------------------------------
+
+    def _sequence(self, request: EngineRequest, phase: Phase, hold: bool) -> Sequence:
+        """Raises RequestRefused for what can never run here."""
+        prompt = len(request.tokens)
+        if not prompt:
+            raise RequestRefused(ErrorCode.INVALID, "the prompt is empty")
+        if request.sampling.max_tokens < 1:
+            raise RequestRefused(
+                ErrorCode.INVALID, f"max_tokens is {request.sampling.max_tokens}, at least 1 is needed"
+            )
+        if prompt >= self.max_context:
+            raise RequestRefused(
+                ErrorCode.CONTEXT_LENGTH,
+                f"the prompt has {prompt} tokens; at most {self.max_context - 1} leave room for an answer "
+                f"(context {self.max_context})",
+            )
+        if not 0 <= min(request.tokens) <= max(request.tokens) < self.model.vocab_size:
+            raise RequestRefused(ErrorCode.INVALID, f"token ids lie outside the vocabulary of {self.model.vocab_size}")
+        sequence = Sequence(
+            request=request,
+            phase=phase,
+            hold=hold,
+            root=root_hash(self.identity, request.salt),
+            block_tokens=self.block_tokens,
+            output_limit=min(request.sampling.max_tokens, self.max_context - prompt),
+            tokens=list(request.tokens),
+        )
+        sequence.extend_chain(prompt)
+        return sequence
+
+    def _know(self, sequence: Sequence) -> None:
+        self._sequences[sequence.request.request_id] = sequence
+        self._next_deadline = min(self._next_deadline, self._deadline(sequence))
+        self._changed = True
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Offer the blocks that are now full to the pool; what it knows already under another slot stays private."""
+        full = sequence.computed // self.block_tokens
+        if full <= sequence.published:
+            return
+        sequence.extend_chain(sequence.computed)
+        for index in range(sequence.published, full):
+            self._pool.publish(sequence.slots[index], sequence.chain[index])
+        sequence.published = full
+
+    def _announce(self, sequence: Sequence, out: StepOutput) -> None:
+        """Tell the decode worker of blocks whose bytes are final: full ones, at the prompt's end the last one too."""
+        if not sequence.hold:
+            return
+        final = len(sequence.slots) if not sequence.left else sequence.computed // self.block_tokens
+        if final <= sequence.announced:
+            return
+        slots = sequence.slots[sequence.announced : final]
+        out.blocks.append(
+            BlocksEvent(
+                request_id=sequence.request.request_id,
+                first=sequence.announced,
+                slots=slots,
+                generations=[self.arena.generation(slot) for slot in slots],
+            )
+        )
+        sequence.announced = final
+
+    def _fail(self, sequence: Sequence, code: ErrorCode, message: str, out: StepOutput) -> None:
+        out.failed.append(
+            FailedEvent(request_id=sequence.request.request_id, code=code, message=message, retryable=False)
+        )
+        self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """The request ends: everything it holds goes back."""
+        del self._sequences[sequence.request.request_id]
+        self._scheduler.remove(sequence)
+        self._pool.release(sequence.slots)
+        self._pool.unreserve(sequence.reserved)
+        sequence.slots = []
+        sequence.reserved = 0
+        self._changed = True
+
+    def close(self) -> None:
+        self.arena.close()

@@ -1,0 +1,73 @@
+"""One token for every row of logits, each by its own request's parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.sampling import Purpose, SamplingParameters, log_probabilities, sample, uniform
+from workers.engine.sequence import Sequence
+from workers.protocol import TokenLogprobs
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """`token` None: the row's logits were not finite."""
+
+    token: int | None
+    logprobs: TokenLogprobs | None
+
+
+@torch.inference_mode()
+def sample_rows(logits: torch.Tensor, sequences: list[Sequence]) -> list[Sampled]:
+    """`logits` [m, vocab] of the last committed token of each of m sequences."""
+    if not sequences:
+        return []
+    finite = logits.isfinite().all(-1).tolist()
+    tokens = sample(logits, _parameters(sequences))
+    ids = tokens.tolist()
+    logprobs = _logprobs(logits, tokens, sequences)
+    return [
+        Sampled(ids[row] if finite[row] else None, logprobs.get(row) if finite[row] else None)
+        for row in range(len(ids))
+    ]
+
+
+def _parameters(sequences: list[Sequence]) -> SamplingParameters:
+    settings = [sequence.request.sampling for sequence in sequences]
+    seeds = torch.tensor([_as_int64(s.seed) for s in settings])
+    positions = torch.tensor([len(sequence.tokens) for sequence in sequences])
+    return SamplingParameters(
+        temperature=torch.tensor([s.temperature for s in settings], dtype=torch.float32),
+        top_k=torch.tensor([s.top_k for s in settings]),
+        top_p=torch.tensor([s.top_p for s in settings], dtype=torch.float64),
+        min_p=torch.tensor([s.min_p for s in settings], dtype=torch.float32),
+        uniforms=uniform(seeds, positions, Purpose.TOKEN),
+    )
+
+
+def _as_int64(seed: int) -> int:
+    """Any integer as the int64 of its low 64 bits."""
+    low = seed & _MASK
+    return low - (1 << 64) if low >> 63 else low
+
+
+def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, sequences: list[Sequence]) -> dict[int, TokenLogprobs]:
+    """Of the rows that asked for them, by row."""
+    wanted = {row: s.request.sampling.logprobs for row, s in enumerate(sequences)}
+    rows = [row for row, count in wanted.items() if count is not None]
+    if not rows:
+        return {}
+    most = min(max(wanted[row] or 0 for row in rows), logits.shape[1])
+    index = torch.tensor(rows)
+    chosen, best_ids, best = log_probabilities(logits[index], tokens[index], most)
+    return {
+        row: TokenLogprobs(
+            float(chosen[at]),
+            list(zip(best_ids[at].tolist(), best[at].tolist(), strict=True))[: wanted[row]],
+        )
+        for at, row in enumerate(rows)
+    }

@@ -1,0 +1,155 @@
+"""Which requests start, and which tokens run in the next step. Knows blocks and counts, neither models nor tensors.
+
+- Decode first: every decoding request gets its one token; what is left of the step's token budget goes to prompts.
+- Prompts run in chunks. The oldest prompt gets half of what is left, or more where nobody else wants it; the rest goes to
+  those with the least left to do, so that a short question never waits for a long document.
+- A request starts only with room for everything it may need (its prompt, and its output unless another worker decodes),
+  so nothing is ever preempted. One that has to wait for room lets smaller ones pass, `PATIENCE` times at most.
+- At most `MAX_PREFILLS` prompts are in progress, beside short ones: blocks of half-computed prompts help nobody.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+from workers.engine.blocks import BlockPool
+from workers.engine.sequence import Phase, Sequence
+
+MAX_PREFILLS = 4
+PATIENCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`count` tokens of a request run next, from `sequence.computed` on."""
+
+    sequence: Sequence
+    count: int
+
+
+@dataclass(slots=True)
+class Admission:
+    """`started` now hold blocks and are prefilling, each with its hit in tokens; `asking` want credit."""
+
+    started: list[tuple[Sequence, int]] = field(default_factory=list)
+    asking: list[Sequence] = field(default_factory=list)
+
+
+class Scheduler:
+    """`waiting` is in order of priority, then arrival; `prefilling` and `decoding` in order of their start."""
+
+    def __init__(self, pool: BlockPool, *, block_tokens: int, token_budget: int, max_running: int) -> None:
+        self.pool = pool
+        self.block_tokens = block_tokens
+        self.token_budget = token_budget
+        self.max_running = min(max_running, token_budget)
+        self.waiting: list[Sequence] = []
+        self.prefilling: list[Sequence] = []
+        self.decoding: list[Sequence] = []
+        self.reserved: list[Sequence] = []
+
+    @property
+    def running(self) -> int:
+        return len(self.prefilling) + len(self.decoding) + len(self.reserved)
+
+    def enqueue(self, sequence: Sequence) -> None:
+        bisect.insort(self.waiting, sequence, key=lambda other: other.queue_key)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a request out of whichever list it is in; a held one is in none."""
+        for group in (self.waiting, self.prefilling, self.decoding, self.reserved):
+            if sequence in group:
+                group.remove(sequence)
+
+    def hits(self, sequence: Sequence, *, whole_prompt: bool = False) -> list[int]:
+        """Blocks of the longest usable prefix. The last token always runs here, unless only its bytes are wanted."""
+        usable = sequence.prompt_tokens if whole_prompt else sequence.prompt_tokens - 1
+        return self.pool.lookup(sequence.chain[: usable // self.block_tokens])
+
+    def blocks_needed(self, sequence: Sequence) -> tuple[int, int]:
+        """(blocks of the prompt, further blocks of the output). The last token's row is never written."""
+        prompt = -(-sequence.prompt_tokens // self.block_tokens)
+        if sequence.hold:
+            return prompt, 0
+        total = -(-(sequence.prompt_tokens + sequence.output_limit - 1) // self.block_tokens)
+        return prompt, max(total - prompt, 0)
+
+    def take_room(self, sequence: Sequence, hits: list[int]) -> bool:
+        """Blocks for the prompt, beginning with `hits`, and a promise for the output: all or nothing."""
+        prompt, output = self.blocks_needed(sequence)
+        if not self.pool.fits(hits, prompt - len(hits) + output):
+            return False
+        self.pool.acquire(hits)
+        sequence.slots = hits + self.pool.allocate(prompt - len(hits))
+        self.pool.reserve(output)
+        sequence.reserved = output
+        sequence.published = len(hits)
+        return True
+
+    def admit(self) -> Admission:
+        """Start what can start, in order. Held requests are asked for credit first, when they could start now."""
+        result = Admission()
+        promised = self._promised_blocks()
+        asked = sum(1 for sequence in self.waiting if sequence.phase is not Phase.WAITING)
+        without_room: list[Sequence] = []
+        for sequence in list(self.waiting):
+            if sequence.phase is Phase.ASKED:
+                continue
+            hits = self.hits(sequence)
+            left = sequence.prompt_tokens - len(hits) * self.block_tokens
+            if not self._has_turn(left, asked if sequence.phase is Phase.WAITING else 0):
+                continue
+            if sequence.hold and sequence.phase is Phase.WAITING:
+                prompt, _ = self.blocks_needed(sequence)
+                fits = self.pool.fits(hits, prompt - len(hits) + promised)
+                if fits:
+                    sequence.phase = Phase.ASKED
+                    result.asking.append(sequence)
+                    promised += prompt
+                    asked += 1
+            else:
+                fits = self.take_room(sequence, hits)
+                if fits:
+                    self._start(sequence, len(hits), result)
+            if fits:
+                for passed in without_room:
+                    passed.passed_over += 1
+            elif sequence.passed_over >= PATIENCE:
+                break
+            else:
+                without_room.append(sequence)
+        return result
+
+    def _start(self, sequence: Sequence, hit_blocks: int, result: Admission) -> None:
+        self.waiting.remove(sequence)
+        sequence.phase = Phase.PREFILL
+        sequence.computed = hit_blocks * self.block_tokens
+        self.prefilling.append(sequence)
+        result.started.append((sequence, sequence.computed))
+
+    def _promised_blocks(self) -> int:
+        """Blocks that requests with credit, or about to get it, will take."""
+        return sum(self.blocks_needed(s)[0] for s in self.waiting if s.phase in (Phase.ASKED, Phase.GRANTED))
+
+    def _has_turn(self, left: int, asked: int) -> bool:
+        """Whether one more prompt with `left` tokens to compute may begin."""
+        if self.running + asked >= self.max_running:
+            return False
+        return len(self.prefilling) + asked < MAX_PREFILLS or left <= self.token_budget // MAX_PREFILLS
+
+    def pick(self) -> list[Chunk]:
+        """The next step's tokens: decoding requests first, in order, then prompts."""
+        chunks = [Chunk(sequence, 1) for sequence in self.decoding[: self.token_budget]]
+        budget = self.token_budget - len(chunks)
+        if not self.prefilling or not budget:
+            return chunks
+        oldest, *others = sorted(self.prefilling, key=lambda s: s.queue_key)
+        shares = {id(oldest): min(oldest.left, -(-budget // 2))}
+        budget -= shares[id(oldest)]
+        for sequence in sorted(others, key=lambda s: (s.request.priority, s.left)):
+            shares[id(sequence)] = min(sequence.left, budget)
+            budget -= shares[id(sequence)]
+        shares[id(oldest)] += min(oldest.left - shares[id(oldest)], budget)
+        chunks.extend(Chunk(sequence, shares[id(sequence)]) for sequence in self.prefilling if shares[id(sequence)])
+        return chunks

@@ -1,0 +1,85 @@
+"""One request inside the engine: its tokens, its blocks, and how far it has come."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from workers.engine.api import EngineRequest
+from workers.identity import BlockHash, block_hash
+from workers.protocol import Finish
+
+
+class Phase(enum.Enum):
+    WAITING = "waiting"
+    """Queued, holds nothing."""
+    ASKED = "asked"
+    """Could start; waits for the decode worker's credit, holds nothing."""
+    GRANTED = "granted"
+    """Credit is there; starts as soon as there is room."""
+    PREFILL = "prefill"
+    DECODE = "decode"
+    HELD = "held"
+    """Prompt complete; blocks pinned until the decode worker has them."""
+    RESERVED = "reserved"
+    """Room set aside on a decode worker; its blocks are being filled by the transfer."""
+
+
+QUEUED = frozenset({Phase.WAITING, Phase.ASKED, Phase.GRANTED})
+COMPUTING = frozenset({Phase.PREFILL, Phase.DECODE})
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """`tokens` is the prompt and every committed output token; the first `computed` of them are in the cache.
+
+    `slots[i]` holds tokens [i * B, (i + 1) * B); `reserved` blocks more are promised for output. `chain` are the hashes of
+    full blocks known so far, `published` how many of the slots were offered to the pool under them (or came from it).
+    """
+
+    request: EngineRequest
+    phase: Phase
+    hold: bool
+    root: BlockHash
+    block_tokens: int
+    output_limit: int
+    tokens: list[int]
+    computed: int = 0
+    slots: list[int] = field(default_factory=list)
+    reserved: int = 0
+    chain: list[BlockHash] = field(default_factory=list)
+    published: int = 0
+    announced: int = 0
+    passed_over: int = 0
+    started: float = 0.0
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.tokens)
+
+    @property
+    def outputs(self) -> int:
+        """Output tokens committed so far."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def left(self) -> int:
+        """Prompt tokens that are not in the cache yet."""
+        return self.prompt_tokens - self.computed
+
+    @property
+    def queue_key(self) -> tuple[int, float]:
+        return (self.request.priority, self.request.arrived)
+
+    def extend_chain(self, tokens: int) -> None:
+        """Hash the full blocks among the first `tokens` tokens."""
+        size = self.block_tokens
+        for index in range(len(self.chain), tokens // size):
+            parent = self.chain[-1] if self.chain else self.root
+            self.chain.append(block_hash(parent, self.tokens[index * size : (index + 1) * size]))
+
+    def finish_after(self, token: int) -> Finish | None:
+        """Whether `token`, just committed, ends the request."""
+        if token in self.request.sampling.stop_token_ids:
+            return Finish.STOP
+        return Finish.LENGTH if self.outputs >= self.output_limit else None
