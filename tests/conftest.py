@@ -6,13 +6,14 @@ import os
 import random
 import zlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
-from tests.running import System
-from tools.browser import find_chromium
+if TYPE_CHECKING:  # imported where they are used: unit tests need none of them
+    from playwright.sync_api import Browser
+    from tests.running import System
 
 BROWSER_FLAGS = (
     "--no-sandbox",
@@ -65,6 +66,8 @@ def valkey_url(services: dict[str, str]) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def system() -> Iterator[System]:
     """The whole system, once per run: gateway, Celery, agent, telemetry, one prefill and one decode engine."""
+    from tests.running import System
+
     running = System.new()
     try:
         running.start()
@@ -76,6 +79,9 @@ def system() -> Iterator[System]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium. Tests that use it are plain functions: playwright's synchronous interface excludes an event loop."""
+    from playwright.sync_api import sync_playwright
+    from tools.browser import find_chromium
+
     executable = find_chromium()
     if executable is None:
         message = "no chromium here, and the set-up could not install it"

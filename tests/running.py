@@ -16,8 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import psutil
+import redis
 from openai import OpenAI
+
+from workers import snapshots
+from workers.protocol import Role
+from workers.snapshots import WorkerSnapshot
+from workers.spec import WorkerSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "smollm2-135m-instruct"
@@ -142,6 +149,34 @@ class System:
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 continue
+        return found
+
+    def engines(self) -> dict[Role, psutil.Process]:
+        """Worker processes by role, from the specification that each was started with."""
+        found = {}
+        for process in self.processes():
+            try:
+                arguments = process.cmdline()
+                specification = msgspec.json.decode(Path(arguments[-1]).read_bytes(), type=WorkerSpec)
+            except (psutil.NoSuchProcess, IndexError, OSError, msgspec.DecodeError):
+                continue
+            if "workers.serve" in arguments:
+                found[specification.role] = process
+        return found
+
+    def snapshots(self, timeout_s: float = 5.0) -> dict[Role, WorkerSnapshot]:
+        """The next snapshot that each engine publishes (one a second), by role."""
+        endpoint = json.loads((self.home / "valkey" / "endpoint.json").read_text())
+        found: dict[Role, WorkerSnapshot] = {}
+        deadline = time.monotonic() + timeout_s
+        with redis.Redis(port=endpoint["port"], password=endpoint["password"]) as client, client.pubsub() as channel:
+            channel.subscribe(snapshots.CHANNEL)
+            while len(found) < 2 and time.monotonic() < deadline:
+                message = channel.get_message(ignore_subscribe_messages=True, timeout=0.5)
+                if message is not None:
+                    snapshot = snapshots.decode(message["data"])
+                    if isinstance(snapshot, WorkerSnapshot):
+                        found[snapshot.role] = snapshot
         return found
 
     def recorded(self) -> dict[str, int]:

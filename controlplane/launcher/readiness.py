@@ -16,6 +16,7 @@ class Readiness:
         self._host = reachable_host(host)
         self._port = port
         self.detail = "starting"
+        self.failing: list[str] = []
 
     @property
     def url(self) -> str:
@@ -23,7 +24,7 @@ class Readiness:
         return f"http://{host}:{self._port}"
 
     def check(self) -> bool:
-        """Whether it is ready; sets `detail` where it is not."""
+        """Whether a token came through some deployment; sets `detail` where none did, `failing` for those that did not."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         try:
             connection.request("GET", "/readyz")
@@ -34,15 +35,26 @@ class Readiness:
             return False
         finally:
             connection.close()
-        if response.status == 200:
+        routes = _routes(body)
+        self.failing = [f"{name}: {reason}" for name, ready, reason in routes if not ready]
+        if response.status == 200 or any(ready for _, ready, _ in routes):
             return True
-        self.detail = _reason(body) or f"/readyz answers {response.status}"
+        self.detail = "; ".join(self.failing) or _text(body, "reason") or f"/readyz answers {response.status}"
         return False
 
 
-def _reason(body: bytes) -> str:
+def _routes(body: bytes) -> list[tuple[str, bool, str]]:
+    """(deployment, ready, reason) of every deployment that shall serve."""
+    try:
+        content = json.loads(body)
+        return [(route["deployment"], bool(route["ready"]), route["reason"]) for route in content["routes"]]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def _text(body: bytes, name: str) -> str:
     try:
         content = json.loads(body)
     except ValueError:
         return ""
-    return str(content.get("reason", "")) if isinstance(content, dict) else ""
+    return str(content.get(name, "")) if isinstance(content, dict) else ""

@@ -189,6 +189,8 @@ class Launcher:
                     self._say(f"this takes longer than usual ({readiness.detail}); logs: {self._home.logs}")
                 time.sleep(_TICK_S)
             step.detail = ""
+        for problem in readiness.failing:
+            self._say(f"not ready yet: {problem}")
         return readiness.url
 
     def _show_first_run(self) -> None:

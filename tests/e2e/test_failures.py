@@ -1,0 +1,152 @@
+"""What clients see when processes die under them, and when they leave themselves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionChunk
+
+from tests.e2e.waiting import until
+from tests.running import MODEL, System
+from workers.protocol import Role
+
+pytestmark = pytest.mark.e2e
+
+LONG = 2000
+"""Output tokens of a request that shall still be running when something happens to it."""
+
+
+def stream(system: System, max_tokens: int = LONG) -> openai.Stream[ChatCompletionChunk]:
+    return system.client(timeout=60).chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Tell me a very long story about a kitchen."}],
+        stream=True,
+        max_tokens=max_tokens,
+        temperature=1.2,
+        seed=7,
+    )
+
+
+def texts(chunks: Iterator[ChatCompletionChunk]) -> Iterator[str]:
+    for chunk in chunks:
+        if chunk.choices and chunk.choices[0].delta.content:
+            yield chunk.choices[0].delta.content
+
+
+def take(chunks: Iterator[str], count: int) -> list[str]:
+    return [next(chunks) for _ in range(count)]
+
+
+def complete(system: System) -> str:
+    """An ordinary request through the SDK as users have it, retries included."""
+    answer = (
+        system.client(timeout=60)
+        .with_options(max_retries=8)
+        .chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Say hello."}], max_tokens=12)
+    )
+    return answer.choices[0].message.content or ""
+
+
+def restarted(system: System, role: Role, old_pid: int) -> bool:
+    engine = system.engines().get(role)
+    return engine is not None and engine.pid != old_pid
+
+
+def test_decode_killed_in_mid_stream(system: System) -> None:
+    chunks = texts(stream(system))
+    take(chunks, 5)
+    engine = system.engines()[Role.DECODE]
+    epoch = system.snapshots()[Role.DECODE].address.epoch
+    engine.kill()
+    with pytest.raises(openai.APIError) as failure:
+        for _ in chunks:
+            pass
+    assert not isinstance(failure.value, openai.APIConnectionError), "the stream was cut instead of ended by an error"
+    print("the client saw:", failure.value.message)
+    assert "worker" in failure.value.message.lower()
+    assert complete(system)
+    assert restarted(system, Role.DECODE, engine.pid)
+    assert system.snapshots()[Role.DECODE].address.epoch > epoch
+
+
+def test_prefill_killed_while_decode_goes_on(system: System) -> None:
+    chunks = texts(stream(system, max_tokens=120))
+    take(chunks, 5)
+    engine = system.engines()[Role.PREFILL]
+    engine.kill()
+    assert len(list(chunks)) > 20, "decode holds all it needs: the stream goes on"
+    assert complete(system)
+    assert restarted(system, Role.PREFILL, engine.pid)
+
+
+def test_a_client_that_leaves_cancels_both_workers(system: System) -> None:
+    until("the system is idle", lambda: idle(system))
+    before = cancelled(system)
+    running = stream(system)
+    take(texts(running), 5)
+    running.close()
+    left = time.monotonic()
+    until("decode is idle again", lambda: idle(system), timeout_s=10)
+    print(f"idle {time.monotonic() - left:.1f} s after the client left (snapshots come once a second)")
+    after = cancelled(system)
+    assert after[Role.DECODE] == before[Role.DECODE] + 1
+
+
+def test_a_client_that_leaves_during_prefill(system: System) -> None:
+    until("the system is idle", lambda: idle(system))
+    before = cancelled(system)
+    with pytest.raises(openai.APITimeoutError):
+        system.client(timeout=0.5).chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "word " * 5000}],
+            stream=True,
+            max_tokens=5,
+        )
+    until("both workers are idle again", lambda: idle(system), timeout_s=10)
+    after = cancelled(system)
+    assert after[Role.PREFILL] == before[Role.PREFILL] + 1
+
+
+def idle(system: System) -> bool:
+    found = system.snapshots()
+    return len(found) == 2 and all(s.running + s.waiting + s.transfers == 0 for s in found.values())
+
+
+def cancelled(system: System) -> dict[Role, int]:
+    return {role: snapshot.finished.get("cancelled", 0) for role, snapshot in system.snapshots().items()}
+
+
+def test_an_agent_that_comes_back_adopts_its_engines(system: System) -> None:
+    engines = {role: process.pid for role, process in system.engines().items()}
+    assert set(engines) == {Role.PREFILL, Role.DECODE}
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        old = system.recorded()["agent"]
+        until("the agent runs", lambda old=old: psutil_exists(old))
+        send(old, signum)
+        until("the agent was started again", lambda old=old: system.recorded().get("agent") not in (None, old))
+    seen = json.loads((system.home / "state" / "processes.json").read_text())["agent"]["create_time"]
+    until("the new agent reconciled", lambda: agent_settled(system, seen))
+    assert {role: process.pid for role, process in system.engines().items()} == engines
+    assert complete(system)
+
+
+def psutil_exists(pid: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(pid)
+
+
+def send(pid: int, signum: signal.Signals) -> None:
+    import os
+
+    os.kill(pid, signum)
+
+
+def agent_settled(system: System, since: float) -> bool:
+    """Long enough for a start of Celery and several rounds of reconciliation."""
+    return time.time() - since > 8
