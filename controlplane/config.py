@@ -32,6 +32,8 @@ class GalleySettings(BaseSettings):
     """Name of this host's node agent."""
     log_level: str = "INFO"
     time_zone: str = "UTC"
+    metrics_key: bool = False
+    """Whether `/metrics` asks for an API key with the scope `management`."""
     database_url: str = Field("", validation_alias="DATABASE_URL")
     redis_url: str = Field("", validation_alias="REDIS_URL")
     port: int = Field(8000, validation_alias="PORT", ge=1, le=65535)

@@ -36,7 +36,7 @@ def publish(digest: KeyHash) -> None:
 
 @contextmanager
 def subscription() -> Iterator[Any]:
-    """The channel, once the server has confirmed that we hear it. Raises redis.RedisError, also when it falls silent."""
+    """The channel, once the server has confirmed that we hear it. Raises redis.RedisError, also when it is silent."""
     with redis.Redis.from_url(
         settings().redis_url, socket_connect_timeout=2, socket_timeout=2, health_check_interval=5
     ) as connection:

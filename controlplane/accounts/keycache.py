@@ -1,8 +1,8 @@
 """Authentication by API key without a query: an in-process cache by the key's full hash.
 
-A revocation is announced on a Valkey channel and takes effect here within a second. While this process cannot hear the
-channel, an entry is trusted for one second only. While the database is away, entries that were good at their last check stay good for
-`DATABASE_GRACE_S`: nobody can revoke a key then either.
+A revocation is announced on a Valkey channel and takes effect here within a second. While this process cannot hear
+the channel, an entry is trusted for one second only. While the database is away, entries that were good at their last
+check stay good for `DATABASE_GRACE_S`: nobody can revoke a key then either.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def require(principal: Principal, action: Action, *, tenant: str | None = None) 
 
 
 def principal_of_user(user: User) -> Principal:
-    """One query. Own requests (the playground) run in the first tenant by slug, or in `default` with a role everywhere."""
+    """One query. Own requests (the playground) run in the first tenant, or in `default` with a role everywhere."""
     grants = tuple(
         Grant(role=Role(role), tenant=slug)
         for role, slug in user.memberships.order_by("tenant__slug", "role").values_list("role", "tenant__slug")

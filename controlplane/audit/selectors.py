@@ -10,7 +10,7 @@ from controlplane.audit.models import AuditEvent
 def events(
     *, action: str | None = None, target: str | None = None, actor: str | None = None, before_id: int | None = None
 ) -> QuerySet[AuditEvent]:
-    """Newest first; slice it. `action` and `target` match by prefix, `actor` a label; `before_id` pages without offsets."""
+    """Newest first; slice it. `action` and `target` match by prefix, `actor` a label; `before_id` pages."""
     rows = AuditEvent.objects.all()
     if action:
         rows = rows.filter(action__startswith=action)

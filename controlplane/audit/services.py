@@ -25,7 +25,7 @@ def record(
     reason: str = "",
     tenant: str = "",
 ) -> AuditEvent:
-    """Add one event. `action` is `<entity>.<verb>`, `target` `<entity>:<name>`; never put a secret into before or after.
+    """Add one event. `action` is `<entity>.<verb>`, `target` `<entity>:<name>`; no secret goes into before or after.
 
     Raises AuditOutsideTransaction where it could be committed without the change it speaks of.
     """

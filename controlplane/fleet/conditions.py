@@ -16,7 +16,7 @@ PROGRESS_DEADLINE_S: Final = 600.0
 def deployment_refresh(*, deployment_id: int, now: datetime) -> None:
     """Write the state of a deployment where it changed. Three queries."""
     deployment = Deployment.objects.filter(pk=deployment_id).first()
-    if deployment is None:
+    if deployment is None or deployment.revision_id is None:
         return
     pools = list(Pool.objects.filter(revision_id=deployment.revision_id))
     workers = list(Worker.objects.filter(pool__revision__deployment_id=deployment_id).order_by("name"))

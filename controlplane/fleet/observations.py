@@ -132,7 +132,7 @@ def worker_observed(
 
 @transaction.atomic
 def worker_removed(*, worker_name: str) -> None:
-    """The process of a worker is gone and its agent is done with it. A retired worker's row goes; another waits anew."""
+    """The process of a worker is gone. A retired worker's row goes with it; any other waits to be started anew."""
     worker = (
         Worker.objects.select_for_update(of=("self",))
         .select_related("pool__revision", "node")

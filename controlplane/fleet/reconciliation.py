@@ -1,7 +1,7 @@
 """Reconciliation: rows of workers follow what deployments want. Level-triggered, idempotent, one at a time.
 
-Started by events (tasks sent on commit) and by a periodic scan, under a PostgreSQL advisory lock. It plans rows; processes are
-the business of the node agents, who read the rows.
+Started by events (tasks sent on commit) and by a periodic scan, under a PostgreSQL advisory lock. It plans rows;
+processes are the business of the node agents, who read the rows.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class _Run:
     # --- ends -------------------------------------------------------------------------------------------------
 
     def _sweep_retired(self) -> None:
-        """Rows of retired workers that never ran, or whose node is long gone. The others go when their agent says so."""
+        """Rows of retired workers that never ran, or whose node is long gone. Others go when their agent says so."""
         for worker in list(self.workers):
             if worker.desired != Desired.STOPPED:
                 continue

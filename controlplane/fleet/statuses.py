@@ -92,7 +92,7 @@ _NEW_PROCESS: Final = frozenset({_S.STARTING, _S.LOADING, _S.READY, _S.DRAINING,
 
 
 def transition_allowed(old: WorkerStatus, new: WorkerStatus, *, new_process: bool) -> bool:
-    """Whether `new` may follow `old`; `new_process`: the observation is of a larger epoch, so anything may have passed."""
+    """Whether `new` may follow `old`. `new_process`: it is said of a larger epoch, so anything may have passed."""
     return old is new or new in _WITHIN_ONE_PROCESS[old] or (new_process and new in _NEW_PROCESS)
 
 

@@ -13,8 +13,8 @@ COARSE_S: Final = 300
 class Rollup(models.Model):
     """What happened in [at, at + resolution). Sums and histograms, never averages of averages.
 
-    `writer` is the epoch of the telemetry process that wrote the row, 0 for rows condensed from finer ones: two processes may
-    each have seen a part of one period, and readers add the parts up. Writing a row again replaces it.
+    `writer` is the epoch of the telemetry process that wrote the row, 0 for rows condensed from finer ones: two
+    processes may each have seen a part of one period, and readers add the parts up. Writing a row again replaces it.
     """
 
     resolution = models.PositiveSmallIntegerField(choices=[(FINE_S, "10 s"), (COARSE_S, "5 min")])
