@@ -1,8 +1,9 @@
 """Attention whose results do not depend, to the bit, on chunking or company.
 
-Queries are taken in tiles of 16 that begin at multiples of 16 of the *absolute* position, keys in tiles of 128 likewise;
-missing rows are padding. So a row always sits at the same place of a product of the same shape, over the same tiles in the
-same order; masked keys add exact zeros. What it costs: a decode step multiplies 16 rows to keep one.
+Queries are taken in tiles of 16 that begin at multiples of 16 of the *absolute* position, keys in tiles of 128
+likewise; missing rows are padding. So a row always sits at the same place of a product of the same shape, over the
+same tiles in the same order; masked keys add exact zeros. What it costs: a decode step multiplies 16 rows to keep
+one.
 """
 
 from __future__ import annotations

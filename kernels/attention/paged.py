@@ -1,4 +1,4 @@
-"""Paged attention for throughput: single rows as one ragged batch of blocks, longer runs by a fused kernel per request."""
+"""Paged attention for throughput: single rows as one ragged batch of blocks, longer runs by a fused kernel each."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ def _attend_single(queries: torch.Tensor, cache: torch.Tensor, plan: SinglePlan)
     kv_heads, block_rows = cache.shape[2:4]
     group = heads // kv_heads
     count = plan.blocks.shape[0]
-    blocks = cache.index_select(0, plan.blocks).float()  # [N, 2, kv_heads, rows, c]
-    keys = blocks[:, 0].reshape(count * kv_heads, block_rows, channels)
-    values = blocks[:, 1].reshape(count * kv_heads, block_rows, channels)
+    keys = cache[:, 0].index_select(0, plan.blocks).float().view(count * kv_heads, block_rows, channels)
+    values = cache[:, 1].index_select(0, plan.blocks).float().view(count * kv_heads, block_rows, channels)
     scaled = queries.view(requests, kv_heads, group * channels) * channels**-0.5
     per_block = scaled.index_select(0, plan.owners).view(count * kv_heads, group, channels)
     bias = plan.bias.expand(count, kv_heads, block_rows).reshape(count * kv_heads, 1, block_rows)

@@ -13,8 +13,8 @@ __all__ = ["FORMATS", "LinearWeight", "linear", "linear_add_", "row_invariant_ti
 def linear(x: torch.Tensor, weight: LinearWeight) -> torch.Tensor:
     """`x W^T`: x float32 [n, k], weight [m, k] in any format; float32 [n, m]. n may be 0.
 
-    Where `weight.tile` is set, rows run in tiles of that many, the last one padded: every multiplication has one shape, and
-    a row's result does not depend, to the bit, on which rows it shares the call with.
+    Where `weight.tile` is set, rows run in tiles of that many, the last one padded: every multiplication has one shape,
+    and a row's result does not depend, to the bit, on which rows it shares the call with.
     """
     if weight.tile is None:
         return reference.linear(x, weight.values)

@@ -31,8 +31,8 @@ class LinearWeight:
 def row_invariant_tile(outputs: int, inputs: int, dtype: torch.dtype) -> int:
     """The largest tile in which a row gets the same bits at every place, found by trying with a random weight.
 
-    A matrix library is free to treat the rows at a tile's edge by other code than those inside. One row (tile 1) is always
-    independent.
+    A matrix library is free to treat the rows at a tile's edge by other code than those inside. One row (tile 1) is
+    always independent.
     """
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(outputs, inputs, generator=generator).to(dtype)

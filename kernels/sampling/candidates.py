@@ -1,7 +1,7 @@
 """Sampling without sorting the vocabulary: the filters rarely keep more than a few tokens.
 
-The most likely 128 are ranked; where they provably contain everything a row's filters keep, the row is drawn from them, with
-the same numbers in the same order as a full sort would give. Other rows are sorted in full.
+The most likely 128 are ranked; where they provably contain everything a row's filters keep, the row is drawn from
+them, with the same numbers in the same order as a full sort would give. Other rows are sorted in full.
 """
 
 from __future__ import annotations

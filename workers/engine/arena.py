@@ -1,7 +1,7 @@
 """The pool's memory: one anonymous shared file that other processes may map, with a generation counter per block.
 
-Layout (also `workers.protocol.ArenaOffer`): `blocks_total` little-endian u64 counters in a header of whole pages, then the
-blocks. Every page is touched at the start, because a fresh shared page costs ten times a copy of it.
+Layout (also `workers.protocol.ArenaOffer`): `blocks_total` little-endian u64 counters in a header of whole pages,
+then the blocks. Every page is touched at the start, because a fresh shared page costs ten times a copy of it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Arena:
         free = psutil.virtual_memory().available
         if size + _SPARE > free:
             raise ArenaError(
-                f"a pool of {blocks_total} blocks takes {size / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB of memory are free: "
-                "lower pool_blocks"
+                f"a pool of {blocks_total} blocks takes {size / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB of memory "
+                "are free: lower pool_blocks"
             )
         self.fd = _anonymous_file()
         try:

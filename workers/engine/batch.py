@@ -9,7 +9,9 @@ from workers.models.base import Batch, Segment
 
 
 def build_batch(chunks: list[Chunk]) -> tuple[Batch, list[Chunk]]:
-    """The batch, and the chunks whose last row gets logits (those that reach the end of what is committed), in row order."""
+    """The batch, and the chunks whose last row gets logits (those that reach the end of what is committed), in row
+    order.
+    """
     tokens: list[int] = []
     positions: list[int] = []
     segments: list[Segment] = []

@@ -1,9 +1,10 @@
-"""The block pool: who owns a block, which blocks hold reusable prefixes, and which of them goes first when room is needed.
+"""The block pool: who owns a block, which blocks hold reusable prefixes, and which of them goes first when room is
+needed.
 
-A slot is in exactly one of three places: *free* (its bytes mean nothing), *referenced* by one or more requests, or *idle*
-(referenced by nobody, published under its hash, waiting to be hit or evicted). Blocks are published when their tokens are
-committed. Idle blocks leave in order of last use; a request gives its blocks back tail first, so that a chain is
-evicted from its end and no block outlives its parent. Looking up is not using.
+A slot is in exactly one of three places: *free* (its bytes mean nothing), *referenced* by one or more requests, or
+*idle* (referenced by nobody, published under its hash, waiting to be hit or evicted). Blocks are published when
+their tokens are committed. Idle blocks leave in order of last use; a request gives its blocks back tail first, so
+that a chain is evicted from its end and no block outlives its parent. Looking up is not using.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class BlockPool:
         self._reserved -= count
 
     def allocate(self, count: int, *, reserved: bool = False) -> list[int]:
-        """`count` blocks with one reference each, evicting idle ones where none are free; out of an earlier `reserve` or
-        not. Raises OutOfBlocks.
+        """`count` blocks with one reference each, evicting idle ones where none are free; out of an earlier
+        `reserve` or not. Raises OutOfBlocks.
         """
         if reserved:
             self.unreserve(count)
@@ -105,10 +106,11 @@ class BlockPool:
         self._hashes[slot] = None
 
     def publish(self, slot: int, block: BlockHash) -> bool:
-        """Make a referenced block findable. False where the pool already has that content in another slot: this one then
-        stays its owner's alone.
+        """Make a referenced block findable. False where the pool already has that content in another slot: this one
+        then stays its owner's alone.
         """
-        assert self._references[slot] and self._hashes[slot] is None
+        assert self._references[slot] > 0
+        assert self._hashes[slot] is None
         if block in self._by_hash:
             return False
         self._by_hash[block] = slot

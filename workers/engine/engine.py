@@ -1,16 +1,14 @@
 """The engine: requests in, tokens out, one step at a time (contract in `workers.engine.api`).
 
-Everything a request holds is in its `Sequence`; `_sequences` knows each by id, whatever its phase. A step is: end what is
-past its deadline, start what can start, run one forward pass, commit what it gave. Blocks are published after the pass that
-filled them, prompt and output alike.
+Everything a request holds is in its `Sequence`; `_sequences` knows each by id, whatever its phase. A step is: end
+what is past its deadline, start what can start, run one forward pass, commit what it gave. Blocks are published
+after the pass that filled them, prompt and output alike.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-
-import torch
 
 from workers.engine.api import (
     BlocksEvent,
@@ -30,7 +28,7 @@ from workers.engine.blocks import BlockPool
 from workers.engine.layout import CacheLayout
 from workers.engine.sampler import Sampled, sample_rows
 from workers.engine.scheduler import Chunk, Scheduler
-from workers.engine.sequence import COMPUTING, QUEUED, Phase, Sequence
+from workers.engine.sequence import QUEUED, Phase, Sequence
 from workers.identity import CacheIdentity, root_hash
 from workers.models.base import CausalModel
 from workers.protocol import ErrorCode, RequestId, TokenDelta
@@ -128,8 +126,8 @@ class Engine:
         self._changed = True
 
     def cancel(self, request_id: RequestId) -> None:
-        """Give everything back, in whatever phase. For a request whose blocks are being copied into (reserved) or out of
-        (held), the caller has stopped the copying first.
+        """Give everything back, in whatever phase. For a request whose blocks are being copied into (reserved) or
+        out of (held), the caller has stopped the copying first.
         """
         sequence = self._sequences.get(request_id)
         if sequence is not None:

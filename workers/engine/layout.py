@@ -1,8 +1,8 @@
 """The cache's layout in memory: the only place that knows where in a block a row lies (decision 0004).
 
-A block is one contiguous run of bytes: group by group, layer by layer, plane by plane, each (layer, plane) region aligned
-to 64 bytes. A region holds the block's rows of one plane of one layer. Layers see a region of every block at once through
-one strided view, so that nothing below a block is ever addressed by hand.
+A block is one contiguous run of bytes: group by group, layer by layer, plane by plane, each (layer, plane) region
+aligned to 64 bytes. A region holds the block's rows of one plane of one layer. Layers see a region of every block at
+once through one strided view, so that nothing below a block is ever addressed by hand.
 """
 
 from __future__ import annotations

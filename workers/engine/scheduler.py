@@ -1,8 +1,8 @@
 """Which requests start, and which tokens run in the next step. Knows blocks and counts, neither models nor tensors.
 
 - Decode first: every decoding request gets its one token; what is left of the step's token budget goes to prompts.
-- Prompts run in chunks. The oldest prompt gets half of what is left, or more where nobody else wants it; the rest goes to
-  those with the least left to do, so that a short question never waits for a long document.
+- Prompts run in chunks. The oldest prompt gets half of what is left, or more where nobody else wants it; the rest
+  goes to those with the least left to do, so that a short question never waits for a long document.
 - A request starts only with room for everything it may need (its prompt, and its output unless another worker decodes),
   so nothing is ever preempted. One that has to wait for room lets smaller ones pass, `PATIENCE` times at most.
 - At most `MAX_PREFILLS` prompts are in progress, beside short ones: blocks of half-computed prompts help nobody.

@@ -33,8 +33,9 @@ COMPUTING = frozenset({Phase.PREFILL, Phase.DECODE})
 class Sequence:
     """`tokens` is the prompt and every committed output token; the first `computed` of them are in the cache.
 
-    `slots[i]` holds tokens [i * B, (i + 1) * B); `reserved` blocks more are promised for output. `chain` are the hashes of
-    full blocks known so far, `published` how many of the slots were offered to the pool under them (or came from it).
+    `slots[i]` holds tokens [i * B, (i + 1) * B); `reserved` blocks more are promised for output. `chain` are the
+    hashes of full blocks known so far, `published` how many of the slots were offered to the pool under them (or
+    came from it).
     """
 
     request: EngineRequest

@@ -73,5 +73,5 @@ class GGUFFile:
         for name in sorted(self._tensors):
             stored = self.stored(name)
             digest.update(f"\0{name}\0{stored.tensor_type.name}\0{self.shape(name)}\0".encode())
-            digest.update(stored.data)
+            digest.update(stored.data.tobytes())
         return digest.hexdigest()

@@ -1,8 +1,8 @@
 """Quick loading of GGUF weights: an index written once at `models add`, tensors read by offset, dequantised by torch.
 
-The `gguf` package reads a file's metadata in seconds (a hundred thousand strings of vocabulary, one by one) and dequantises
-in numpy; a worker that restarts has no such seconds. It stays the one that parses the file, at `models add`, and the oracle of
-the two formats decoded here; any other format is left to it.
+The `gguf` package reads a file's metadata in seconds (a hundred thousand strings of vocabulary, one by one) and
+dequantises in numpy; a worker that restarts has no such seconds. It stays the one that parses the file, at `models
+add`, and the oracle of the two formats decoded here; any other format is left to it.
 """
 
 from __future__ import annotations

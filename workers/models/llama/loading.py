@@ -79,7 +79,7 @@ def _assemble(
     batch_invariant: bool,
     progress: Progress | None,
 ) -> LlamaModel:
-    """`read` gives float32 tensors by Hugging Face name; `pairs_together` as in GGUF, where q and k rows are permuted."""
+    """`read` gives float32 tensors by Hugging Face name; `pairs_together`: q and k rows are permuted, as in GGUF."""
 
     def rotary_rows(weight: Tensor, heads: int) -> Tensor:
         if pairs_together:
