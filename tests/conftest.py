@@ -13,8 +13,11 @@ import pytest
 
 if TYPE_CHECKING:  # imported where they are used: unit tests need none of them
     from playwright.sync_api import Browser
+
+    from tests.reporting import Report
     from tests.running import System
 
+FIGURES = pytest.StashKey[list[str]]()
 BROWSER_FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -34,6 +37,23 @@ def seeded(request: pytest.FixtureRequest) -> int:
     random.seed(seed)
     numpy.random.seed(seed)
     return seed
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Report:
+    """Call it with a line to show under the results."""
+    return request.config.stash[FIGURES].append
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.stash[FIGURES]:
+        terminalreporter.section("figures")
+        for line in config.stash[FIGURES]:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +100,7 @@ def system() -> Iterator[System]:
 def browser() -> Iterator[Browser]:
     """Chromium. Tests that use it are plain functions: playwright's synchronous interface excludes an event loop."""
     from playwright.sync_api import sync_playwright
+
     from tools.browser import find_chromium
 
     executable = find_chromium()

@@ -80,7 +80,7 @@ def integration() -> bool:
 def e2e() -> bool:
     if ensure_chromium() is None:
         print("no chromium: the browser tests are skipped", flush=True)
-    return pytest("-m", "e2e", "-s", "tests")
+    return pytest("-m", "e2e", "tests")
 
 
 PARTS = (

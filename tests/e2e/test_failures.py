@@ -12,6 +12,7 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from tests.e2e.waiting import until
+from tests.reporting import Report
 from tests.running import MODEL, System
 from workers.protocol import Role
 
@@ -57,7 +58,7 @@ def restarted(system: System, role: Role, old_pid: int) -> bool:
     return engine is not None and engine.pid != old_pid
 
 
-def test_decode_killed_in_mid_stream(system: System) -> None:
+def test_decode_killed_in_mid_stream(system: System, report: Report) -> None:
     chunks = texts(stream(system))
     take(chunks, 5)
     engine = system.engines()[Role.DECODE]
@@ -67,7 +68,7 @@ def test_decode_killed_in_mid_stream(system: System) -> None:
         for _ in chunks:
             pass
     assert not isinstance(failure.value, openai.APIConnectionError), "the stream was cut instead of ended by an error"
-    print("the client saw:", failure.value.message)
+    report(f"decode killed, the client saw: {failure.value.message}")
     assert "worker" in failure.value.message.lower()
     assert complete(system)
     assert restarted(system, Role.DECODE, engine.pid)
@@ -84,7 +85,7 @@ def test_prefill_killed_while_decode_goes_on(system: System) -> None:
     assert restarted(system, Role.PREFILL, engine.pid)
 
 
-def test_a_client_that_leaves_cancels_both_workers(system: System) -> None:
+def test_a_client_that_leaves_cancels_both_workers(system: System, report: Report) -> None:
     until("the system is idle", lambda: idle(system))
     before = cancelled(system)
     running = stream(system)
@@ -92,7 +93,7 @@ def test_a_client_that_leaves_cancels_both_workers(system: System) -> None:
     running.close()
     left = time.monotonic()
     until("decode is idle again", lambda: idle(system), timeout_s=10)
-    print(f"idle {time.monotonic() - left:.1f} s after the client left (snapshots come once a second)")
+    report(f"idle {time.monotonic() - left:.1f} s after the client left (snapshots come once a second)")
     after = cancelled(system)
     assert after[Role.DECODE] == before[Role.DECODE] + 1
 

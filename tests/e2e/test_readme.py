@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.reporting import Report
 from tests.running import ROOT, System, clean_environment
 
 pytestmark = pytest.mark.e2e
@@ -23,7 +24,7 @@ def snippet() -> str:
     return next(block for block in blocks if "openai" in block)
 
 
-def test_the_snippet_streams_english(system: System, tmp_path: Path) -> None:
+def test_the_snippet_streams_english(system: System, tmp_path: Path, report: Report) -> None:
     (tmp_path / "var").symlink_to(system.home)
     result = subprocess.run(
         [sys.executable, "-c", snippet()],
@@ -35,7 +36,7 @@ def test_the_snippet_streams_english(system: System, tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    print(result.stdout)
+    report(f"the README's snippet: {' '.join(result.stdout.split())[:200]}")
     words = re.findall(r"[a-z']+", result.stdout.lower())
     assert len(words) >= 15, result.stdout
     assert sum(word in COMMON for word in words) / len(words) > 0.2, result.stdout
