@@ -97,6 +97,8 @@ class GatewaySnapshot(msgspec.Struct, tag="gateway", kw_only=True):
     ttft_s: Histogram
     tbt_s: Histogram
     e2e_s: Histogram
+    decode_s: Histogram = msgspec.field(default_factory=Histogram)
+    """From the first token sent to the end, of requests that had one."""
 
 
 Snapshot = WorkerSnapshot | GatewaySnapshot

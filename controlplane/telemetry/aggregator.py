@@ -19,7 +19,7 @@ from controlplane.telemetry.frames import (
     TokenRates,
     WorkerLine,
 )
-from controlplane.telemetry.processes import CounterWentBack, GatewayTotals, GatewayTrack, WorkerTrack
+from controlplane.telemetry.processes import CounterWentBack, GatewayNews, GatewayTrack, WorkerTrack
 from controlplane.telemetry.totals import Totals, hit_rate, percentiles, together, usd_per_hour
 from workers.snapshots import GatewaySnapshot, Snapshot, WorkerSnapshot, decode
 
@@ -32,7 +32,8 @@ class Aggregator:
     def __init__(self) -> None:
         self.workers: dict[tuple[str, int], WorkerTrack] = {}
         self.gateways: dict[str, GatewayTrack] = {}
-        self.gateway_totals = GatewayTotals()
+        self.gateway_totals = GatewayNews()
+        """All gateways since this process started, for Prometheus: it only grows, whoever comes and goes."""
         self.economics = Economics()
         self.events: Counter[str] = Counter()
         """What should be rare, and the number of snapshots; exported."""
@@ -129,7 +130,7 @@ class Aggregator:
         for gateway in self.gateways.values():
             report = gateway.drain()
             self.gateway_totals.add(report)
-            totals.add(report.totals)
+            totals.add(report.totals())
         return totals
 
     def _worker_lines(self, now: float) -> list[WorkerLine]:

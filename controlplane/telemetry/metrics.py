@@ -25,6 +25,7 @@ class MetricsState(msgspec.Struct, kw_only=True):
     ttft: Histogram
     tbt: Histogram
     e2e: Histogram
+    decode: Histogram
     events: dict[str, int]
     gauges: dict[str, float]
 
@@ -43,9 +44,10 @@ def metrics_state(aggregator: Aggregator, frame: Frame, *, now: float, gauges: d
             for _, track in sorted(aggregator.workers.items())
         ],
         ended=totals.ended,
-        ttft=totals.ttft,
-        tbt=totals.tbt,
-        e2e=totals.e2e,
+        ttft=totals.latencies.ttft,
+        tbt=totals.latencies.tbt,
+        e2e=totals.latencies.e2e,
+        decode=totals.latencies.decode,
         events=dict(aggregator.events),
         gauges=gauges,
     )

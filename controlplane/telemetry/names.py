@@ -27,6 +27,7 @@ TTFT: Final = "vllm:time_to_first_token_seconds"
 INTER_OUTPUT: Final = "vllm:inter_token_latency_seconds"
 END_TO_END: Final = "vllm:e2e_request_latency_seconds"
 QUEUE_TIME: Final = "vllm:request_queue_time_seconds"
+DECODE_TIME: Final = "vllm:request_decode_time_seconds"
 PREFILL_TIME: Final = "vllm:request_prefill_time_seconds"
 
 REQUEST_ERRORS: Final = "galley_request_errors"

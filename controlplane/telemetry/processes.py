@@ -6,7 +6,6 @@ sequence number is not counted; a process that was running before we came counts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,22 +96,73 @@ def worker_delta(new: WorkerSnapshot, old: WorkerSnapshot | None) -> Totals:
     )
 
 
+class Latencies:
+    """The gateways' histograms as differences that add up."""
+
+    def __init__(self) -> None:
+        self.ttft = Histogram()
+        self.tbt = Histogram()
+        self.e2e = Histogram()
+        self.decode = Histogram()
+
+    @classmethod
+    def between(cls, new: GatewaySnapshot, old: GatewaySnapshot | None) -> Latencies:
+        """What was observed since `old`, or since the start. Raises CounterWentBack."""
+        zero = Histogram()
+        made = cls()
+        for mine, now, before in (
+            (made.ttft, new.ttft_s, old.ttft_s if old else zero),
+            (made.tbt, new.tbt_s, old.tbt_s if old else zero),
+            (made.e2e, new.e2e_s, old.e2e_s if old else zero),
+            (made.decode, new.decode_s, old.decode_s if old else zero),
+        ):
+            mine.counts = _growth(now, before)
+            mine.total_s = now.total_s - before.total_s
+        return made
+
+    def add(self, other: Latencies) -> None:
+        for mine, further in (
+            (self.ttft, other.ttft),
+            (self.tbt, other.tbt),
+            (self.e2e, other.e2e),
+            (self.decode, other.decode),
+        ):
+            mine.counts = histograms.merged((mine.counts, further.counts))
+            mine.total_s += further.total_s
+
+
+@dataclass(slots=True)
+class GatewayNews:
+    """What gateways reported: how requests ended, and their latencies."""
+
+    ended: dict[str, int] = field(default_factory=dict)
+    latencies: Latencies = field(default_factory=Latencies)
+
+    @classmethod
+    def between(cls, new: GatewaySnapshot, old: GatewaySnapshot | None) -> GatewayNews:
+        """Raises CounterWentBack."""
+        return cls(ended=_new_keys(new.requests, old.requests if old else {}), latencies=Latencies.between(new, old))
+
+    def add(self, other: GatewayNews) -> None:
+        self.ended = summed(self.ended, other.ended)
+        self.latencies.add(other.latencies)
+
+    def totals(self) -> Totals:
+        return Totals(ended=self.ended, ttft=self.latencies.ttft.counts, tbt=self.latencies.tbt.counts)
+
+
 @dataclass(slots=True)
 class GatewayTrack:
     last: GatewaySnapshot
     received: float
-    pending: Totals = field(default_factory=Totals)
-    e2e: Histogram = field(default_factory=Histogram)
-    """End-to-end times since the last look, like `pending`."""
-    ttft_s: float = 0.0
-    tbt_s: float = 0.0
-    """Sums of seconds since the last look."""
+    """Monotonic seconds."""
+    pending: GatewayNews = field(default_factory=GatewayNews)
 
     @classmethod
     def first(cls, snapshot: GatewaySnapshot, now: float) -> GatewayTrack:
         track = cls(last=snapshot, received=now)
         if snapshot.seq <= FRESH_SEQ:
-            track._count(snapshot, None)
+            track.pending = GatewayNews.between(snapshot, None)
         return track
 
     def take(self, snapshot: GatewaySnapshot, now: float) -> bool:
@@ -122,61 +172,16 @@ class GatewayTrack:
             return False
         anew = False
         try:
-            self._count(snapshot, self.last if snapshot.started == known else None)
+            news = GatewayNews.between(snapshot, self.last if snapshot.started == known else None)
         except CounterWentBack:
-            self._count(snapshot, None)
-            anew = True
+            news, anew = GatewayNews.between(snapshot, None), True
+        self.pending.add(news)
         self.last, self.received = snapshot, now
         if anew:
             raise CounterWentBack(f"gateway {snapshot.gateway}")
         return True
 
-    def _count(self, new: GatewaySnapshot, old: GatewaySnapshot | None) -> None:
-        zero = Histogram()
-        before: Sequence[Histogram] = (old.ttft_s, old.tbt_s, old.e2e_s) if old else (zero, zero, zero)
-        delta = Totals(
-            ended=_new_keys(new.requests, old.requests if old else {}),
-            ttft=_growth(new.ttft_s, before[0]),
-            tbt=_growth(new.tbt_s, before[1]),
-        )
-        e2e = _growth(new.e2e_s, before[2])
-        self.pending.add(delta)  # only once every difference is known to be sound
-        self.e2e.counts = histograms.merged((self.e2e.counts, e2e))
-        self.e2e.total_s += new.e2e_s.total_s - before[2].total_s
-        self.ttft_s += new.ttft_s.total_s - before[0].total_s
-        self.tbt_s += new.tbt_s.total_s - before[1].total_s
-
     def drain(self) -> GatewayNews:
-        news = GatewayNews(totals=self.pending, e2e=self.e2e, ttft_s=self.ttft_s, tbt_s=self.tbt_s)
-        self.pending, self.e2e, self.ttft_s, self.tbt_s = Totals(), Histogram(), 0.0, 0.0
+        """What was reported since the last look."""
+        news, self.pending = self.pending, GatewayNews()
         return news
-
-
-@dataclass(slots=True)
-class GatewayNews:
-    """What one gateway reported since the last look."""
-
-    totals: Totals
-    e2e: Histogram
-    ttft_s: float
-    tbt_s: float
-
-
-class GatewayTotals:
-    """All gateways since this process started, for Prometheus: monotone whoever comes and goes."""
-
-    def __init__(self) -> None:
-        self.ended: dict[str, int] = {}
-        self.ttft = Histogram()
-        self.tbt = Histogram()
-        self.e2e = Histogram()
-
-    def add(self, news: GatewayNews) -> None:
-        self.ended = summed(self.ended, news.totals.ended)
-        for mine, counts, seconds in (
-            (self.ttft, news.totals.ttft, news.ttft_s),
-            (self.tbt, news.totals.tbt, news.tbt_s),
-            (self.e2e, news.e2e.counts, news.e2e.total_s),
-        ):
-            mine.counts = histograms.merged((mine.counts, counts))
-            mine.total_s += seconds

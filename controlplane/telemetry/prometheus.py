@@ -92,6 +92,7 @@ class TelemetryCollector(Collector):
         yield _histogram(names.TTFT, "Acceptance to first token sent", [([], state.ttft)])
         yield _histogram(names.INTER_OUTPUT, "Between consecutive output tokens", [([], state.tbt)])
         yield _histogram(names.END_TO_END, "Acceptance to the end", [([], state.e2e)])
+        yield _histogram(names.DECODE_TIME, "First token sent to the end", [([], state.decode)])
         yield _gauge(names.GATEWAY_RUNNING, "Requests with a token, all gateways", [([], state.frame.running)], [])
         yield _gauge(names.GATEWAY_WAITING, "Requests without one yet", [([], state.frame.waiting)], [])
 
