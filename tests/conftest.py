@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ def seeded(request: pytest.FixtureRequest) -> int:
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)
     numpy.random.seed(seed)
+    if "torch" in sys.modules:  # not imported for its sake: most tests need none
+        sys.modules["torch"].manual_seed(seed)
     return seed
 
 

@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark in turn, each printing its table. `--json FOLDER` keeps one file of figures for each."""
+"""`make bench`: every benchmark in turn, each printing its table. `--json FOLDER` keeps the figures of each."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Readiness:
         return f"http://{host}:{self._port}"
 
     def check(self) -> bool:
-        """Whether a token came through some deployment; sets `detail` where none did, `failing` for those that did not."""
+        """Whether a token came through some deployment. Sets `detail` where none did, `failing` for the others."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         try:
             connection.request("GET", "/readyz")

@@ -58,16 +58,14 @@ def test_delays_grow(supervisor: Supervisor, said: list[str]) -> None:
 
 def test_a_crash_loop_before_readiness_is_an_error(supervisor: Supervisor, said: list[str]) -> None:
     supervisor.start(python("failing", "raise SystemExit('the oven is cold')"))
-    with pytest.raises(LaunchError, match="failing keeps ending .*the oven is cold"):
+    with pytest.raises(LaunchError, match=r"failing keeps ending .*the oven is cold"):
         tick_until(supervisor, lambda: False)
     assert len(said) == FATAL_DEATHS - 1
     supervisor.stop("failing")
 
 
 def test_a_deaf_process_is_killed_past_its_grace_period(supervisor: Supervisor, tmp_path: Path) -> None:
-    deaf = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
-    )
+    deaf = "import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     process = supervisor.start(python("deaf", deaf, grace_s=0.2))
     record = ProcessRecord.of(process.pid)
     assert record is not None
