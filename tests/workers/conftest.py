@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.workers.protocol_client import Client, Pair
 
+from tests.workers.protocol_client import Client, Pair
 from workers.manifest import ModelManifest, write_manifest
 from workers.protocol import Address, Endpoint, Role, WorkerState
 from workers.spec import EngineSettings, WorkerSpec
@@ -138,3 +138,11 @@ async def pair(workers: Workers) -> AsyncIterator[Pair]:
     prefill = workers.start(workers.spec(Role.PREFILL, model=model))
     decode = workers.start(workers.spec(Role.DECODE, model=model))
     yield await connect_pair(prefill, decode)
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """Store folder of the real SmolLM2-135M-Instruct, fetched once and kept between runs."""
+    from tests.workers.smollm2 import model_folder
+
+    return model_folder()
