@@ -7,6 +7,9 @@ import sys
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    from controlplane.running import use_running_services
+
+    use_running_services()
     from django.core.management import execute_from_command_line
 
     execute_from_command_line(sys.argv)

@@ -22,6 +22,7 @@ from controlplane.launcher.stopping import stop_leftovers, stop_supervised
 from controlplane.launcher.supervisor import Supervisor
 from controlplane.launcher.tasks import Tasks
 from controlplane.launcher.valkey import EmbeddedValkey
+from controlplane.running import publish_services, withdraw_services
 from workers.home import Home
 from workers.manifest import MANIFEST_NAME
 
@@ -77,6 +78,7 @@ class Launcher:
         fetch = self._in_background(self._fetch_model) if new_model else None
         database_url, redis_url = self._services()
         self._env = programs.environment(self._settings, self._home, database_url=database_url, redis_url=redis_url)
+        publish_services(self._home, database_url=database_url, redis_url=redis_url)
         first_run = not self._home.first_run.exists()
         if fetch is None:
             self._prepare("Database, pages and accounts", "migrate", "static", "accounts", "deploy")
@@ -218,6 +220,7 @@ class Launcher:
         if self._supervisor.names() or self._instance.engines():
             with self._progress.step("Stopping"):
                 stop_supervised(self._supervisor, self._instance, self._request_engine_stop)
+        withdraw_services(self._home)
         self._instance.release()
 
     def _request_engine_stop(self, timeout_s: float) -> None:

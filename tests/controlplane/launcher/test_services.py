@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import redis
 
 from controlplane.launcher.process import ProcessRecord
 from controlplane.launcher.services import EmbeddedServices
+from controlplane.running import publish_services, use_running_services, withdraw_services
 from workers.home import Home
 
 pytestmark = pytest.mark.integration
@@ -58,3 +60,19 @@ def test_a_foreign_postgres_is_recognised(home: Home) -> None:
         assert services.postgres.foreign_pid(ours) is None
         assert services.postgres.foreign_pid(None) == ours.pid
     assert services.postgres.foreign_pid(None) is None
+
+
+def test_a_command_beside_make_up_finds_the_services(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.state.mkdir()
+    publish_services(home, database_url="postgresql://one", redis_url="redis://two")
+    assert stat.S_IMODE((home.state / "services.json").stat().st_mode) == 0o600
+    monkeypatch.setenv("GALLEY_HOME", str(home.root))
+    monkeypatch.delenv("DATABASE_URL")
+    monkeypatch.setenv("REDIS_URL", "redis://named")
+    use_running_services()
+    assert os.environ["DATABASE_URL"] == "postgresql://one"
+    assert os.environ["REDIS_URL"] == "redis://named"
+    withdraw_services(home)
+    monkeypatch.delenv("DATABASE_URL")
+    use_running_services()
+    assert "DATABASE_URL" not in os.environ
