@@ -27,7 +27,7 @@ class SequenceCache:
     ) -> None:
         device = torch.device(device)
         wide = torch.promote_types(dtype, torch.float32)
-        self.config, self.formats = config, formats
+        self.config, self.formats, self.dtype = config, formats, dtype
         self.length = 0
         self.paged_tokens = 0
         self.ids = torch.empty(0, dtype=torch.int64, device=device)
@@ -94,8 +94,7 @@ class SequenceCache:
         """
         if any(tokens % self.config.ratio(layer) for layer in self.latents) or tokens > self.paged_tokens:
             raise CacheError(f"{tokens} tokens are no usable prefix of {self.paged_tokens}")
-        dtype = self.windows[0].rows.data.dtype if self.formats is CacheFormats.FLOAT else torch.float32
-        hit = SequenceCache(self.config, self.formats, dtype, self.ids.device)
+        hit = SequenceCache(self.config, self.formats, self.dtype, self.ids.device)
         for layer in self.latents:
             rows = tokens // self.config.ratio(layer)
             hit.latents[layer].write(0, self.latents[layer].view(rows))

@@ -20,14 +20,17 @@ from dataclasses import dataclass
 import torch
 
 from kernels.quantization import Rows, Weight
+from workers.models.base import CacheSpec
 from workers.models.deepseek_v41.attention import window_index
 from workers.models.deepseek_v41.cache import SequenceCache
+from workers.models.deepseek_v41.cache_spec import build_cache_spec
 from workers.models.deepseek_v41.config import IMAGE_ID_COUNT, DeepseekV41Config
 from workers.models.deepseek_v41.dspark import DSpark
 from workers.models.deepseek_v41.engram import EngramHash
-from workers.models.deepseek_v41.errors import ConfigError, InputError
+from workers.models.deepseek_v41.errors import ConfigError
 from workers.models.deepseek_v41.formats import CacheFormats
 from workers.models.deepseek_v41.hyper_connections import open_streams
+from workers.models.deepseek_v41.inputs import check_ids
 from workers.models.deepseek_v41.layer import Layer, Streams
 from workers.models.deepseek_v41.norm import rms_norm, widen
 from workers.models.deepseek_v41.rope import Rotary
@@ -104,15 +107,12 @@ class DeepseekV41:
     def new_cache(self, formats: CacheFormats) -> SequenceCache:
         return SequenceCache(self.config, formats, self.dtype, self.embed.data.device)
 
+    def cache_spec(self, formats: CacheFormats) -> CacheSpec:
+        return build_cache_spec(self.config, formats, self.dtype)
+
     def check_input(self, ids: torch.Tensor, start: int = 0) -> None:
         """Raise `InputError` for ids outside the vocabulary or past the context."""
-        c = self.config
-        if len(ids) + start > c.max_position_embeddings:
-            raise InputError(f"{len(ids) + start} tokens are more than the context of {c.max_position_embeddings}")
-        wrong = ((ids < 0) | (ids >= c.vocab_size)).nonzero()
-        if len(wrong):
-            at = int(wrong[0])
-            raise InputError(f"token {start + at} is {int(ids[at])}, outside the vocabulary of {c.vocab_size}")
+        check_ids(self.config, ids.tolist(), start)
 
     def tail(self, prompt_tokens: int, trim: Trim) -> Tail | None:
         """The tail of a prompt; None where nothing is trimmed. Raises `ConfigError` if the layers do not allow it."""

@@ -1,0 +1,61 @@
+"""The model's caches as the engine's groups (V4.1 specification, section 9).
+
+Paged: one row per group of tokens in each KV source, latent and index key side by side; sources of one ratio form a
+group. Windows: rings of the window and a draft, apart for encoder (layers 0..cut, what a prefix hit may restore),
+decoder and draft stages. State: k and g of open ratio-2 groups, and the last token ids for Engram.
+"""
+
+import torch
+
+from kernels.quantization import RowFormat
+from workers.models.base import CacheSpec, PagedGroup, Plane, StateSection, WindowGroup
+from workers.models.deepseek_v41.config import DeepseekV41Config
+from workers.models.deepseek_v41.formats import CacheFormats
+
+LAYOUT_VERSION = 1
+
+
+def row_planes(name: str, channels: int, row_format: RowFormat, dtype: torch.dtype) -> tuple[Plane, ...]:
+    """The planes of a row: its data and, where it is packed, its scales apart from it."""
+    if row_format is RowFormat.FLOAT:
+        return (Plane(name, dtype, (channels,)),)
+    return (
+        Plane(name, torch.uint8, (channels // row_format.channels_per_byte,)),
+        Plane(f"{name}_scales", torch.uint8, (channels // row_format.channels_per_scale,)),
+    )
+
+
+def build_cache_spec(config: DeepseekV41Config, formats: CacheFormats, dtype: torch.dtype) -> CacheSpec:
+    """890 bytes of paged rows per token at the official sizes and trained formats."""
+    c = config
+    latent = row_planes("latent", c.head_dim, formats.latent, dtype)
+    index_key = row_planes("index_key", c.index_head_dim, formats.index_key, dtype)
+    by_ratio: dict[int, list[int]] = {}
+    for layer in c.kv_source_layer_ids:
+        by_ratio.setdefault(c.ratio(layer), []).append(layer)
+    paged = tuple(
+        PagedGroup(f"sources_{ratio}", tuple(layers), ratio, latent + index_key)
+        for ratio, layers in sorted(by_ratio.items(), reverse=True)
+    )
+    return CacheSpec(LAYOUT_VERSION, c.sliding_window, paged, _windows(c, formats, dtype), _states(c, by_ratio, dtype))
+
+
+def _windows(c: DeepseekV41Config, formats: CacheFormats, dtype: torch.dtype) -> tuple[WindowGroup, ...]:
+    row = row_planes("window", c.head_dim, formats.window, dtype)
+    groups = {
+        "encoder_window": range(c.cut + 1),
+        "decoder_window": range(c.cut + 1, c.num_hidden_layers),
+        "draft_window": range(c.num_nextn_predict_layers),
+    }
+    rows = c.sliding_window + c.dspark_block_size
+    return tuple(WindowGroup(name, tuple(layers), rows, row) for name, layers in groups.items() if layers)
+
+
+def _states(c: DeepseekV41Config, by_ratio: dict[int, list[int]], dtype: torch.dtype) -> tuple[StateSection, ...]:
+    wide = torch.promote_types(dtype, torch.float32)
+    # A rejected draft may end inside an older group, so that many tokens' k and g are kept.
+    open_shape = (c.dspark_block_size + 2, 2, c.head_dim)
+    open_groups = tuple(Plane(f"layer_{layer}", wide, open_shape) for layer in by_ratio.get(2, ()))
+    look_back = (Plane("token_ids", torch.int32, (c.engram_max_ngram_size - 1,)),) if c.engram_layer_ids else ()
+    sections = {"open_groups": open_groups, "engram_look_back": look_back}
+    return tuple(StateSection(name, 1, planes) for name, planes in sections.items() if planes)
