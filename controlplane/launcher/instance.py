@@ -56,21 +56,13 @@ class Instance:
 
     def owner(self) -> ProcessRecord | None:
         """The launcher that runs on this folder."""
-        try:
-            raw = json.loads(self._owner.read_text())
-            record = ProcessRecord(int(raw["pid"]), float(raw["create_time"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
-        return record if record.process() is not None else None
+        record = _read_record(self._owner)
+        return record if record is not None and record.process() is not None else None
 
     def engines(self) -> list[ProcessRecord]:
         """Worker processes that a node agent of this data folder started, and that still run."""
-        found = []
-        for folder in sorted((self.home.state / "workers").glob("*")):
-            record = _engine_record(folder)
-            if record is not None and record.process() is not None:
-                found.append(record)
-        return found
+        records = [_read_record(path) for path in sorted((self.home.state / "workers").glob("*/process.json"))]
+        return [record for record in records if record is not None and record.process() is not None]
 
 
 def require_free_port(host: str, port: int) -> None:
@@ -103,5 +95,10 @@ def _listener(port: int) -> str | None:
     return None
 
 
-def _engine_record(folder: Path) -> ProcessRecord | None:
-    return None
+def _read_record(path: Path) -> ProcessRecord | None:
+    """`pid` and `create_time` of a file that names a process; None where there is none, or a damaged one."""
+    try:
+        raw = json.loads(path.read_text())
+        return ProcessRecord(int(raw["pid"]), float(raw["create_time"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None

@@ -22,7 +22,7 @@ def stop_supervised(supervisor: Supervisor, instance: Instance, request_engine_s
     started = time.monotonic()
     supervisor.signal(GATEWAY, BEAT, CONTROL)
     if AGENT in supervisor.running() and instance.engines():
-        request_engine_stop(4.0)
+        request_engine_stop(6.0)
         while instance.engines() and time.monotonic() < started + _ENGINES_BY_S:
             time.sleep(0.1)
     supervisor.stop(AGENT, GATEWAY, BEAT, CONTROL, TELEMETRY)

@@ -29,6 +29,7 @@ from workers.manifest import MANIFEST_NAME
 HOME_BYTES = 1024**3
 """Free space asked for in the data folder: the database, the model, logs."""
 _TICK_S = 0.2
+_ASK_EVERY_S = 0.5
 _SLOW_AFTER_S = 120.0
 
 
@@ -189,7 +190,7 @@ class Launcher:
                 if time.monotonic() > warned:
                     warned = float("inf")
                     self._say(f"this takes longer than usual ({readiness.detail}); logs: {self._home.logs}")
-                time.sleep(_TICK_S)
+                time.sleep(_ASK_EVERY_S)
             step.detail = ""
         for problem in readiness.failing:
             self._say(f"not ready yet: {problem}")
