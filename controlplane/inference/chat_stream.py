@@ -91,12 +91,13 @@ class OwnedStream:
 
 async def stream_events(reply: ChatReply, completion: Completion, first: Update | None) -> AsyncIterator[bytes]:
     """The body of a streamed reply. `first` is news that came before the headers were sent."""
-    yield reply.chunk(
-        completion,
-        [ChunkChoice(index, Delta(role="assistant", content="")) for index in range(reply.call.choices)],
-    )
     try:
         pending = first
+        while pending is None:
+            yield sse.KEEP_ALIVE
+            pending = await completion.next(reply.keepalive_s)
+        roles = [ChunkChoice(index, Delta(role="assistant", content="")) for index in range(reply.call.choices)]
+        yield reply.chunk(completion, roles)
         while True:
             # Everything that is there goes out in one write, each update as an event of its own.
             events: list[bytes] = []

@@ -305,9 +305,7 @@ class Connection:
         """An engine that hangs keeps its connection: its requests are failed past a bound, once."""
         stalled = self.step_age_s > self._limits.stall_fail_s
         if stalled and not self._stalled:
-            log.error(
-                "%s made no step for %.0f s; failing %d requests", self.address, self.step_age_s, self.requests
-            )
+            log.error("%s made no step for %.0f s; failing %d requests", self.address, self.step_age_s, self.requests)
             for request_id in list(self._receivers):
                 self._send(Cancel(request_id=request_id, reason="engine stalled"))
             self._lose_all("its engine hangs")

@@ -59,12 +59,13 @@ class ChatModel:
         """The prompt of `call`. CPU-bound. Raises ApiError (400) for what the model cannot take."""
         converted = self._convert(call)
         tokens = self._encode(converted)
-        options = converted.inference_options
+        # The library resolves these for DeepSeek's models (a thinking model samples at 1.0, whatever was asked for).
+        chosen = converted.inference_options if self.thinks else call
         return Prompt(
             tokens=tokens,
             max_tokens=self._max_tokens(call, converted, len(tokens), context_limit),
-            temperature=1.0 if options.temperature is None else options.temperature,
-            top_p=1.0 if options.top_p is None else options.top_p,
+            temperature=1.0 if chosen.temperature is None else chosen.temperature,
+            top_p=1.0 if chosen.top_p is None else chosen.top_p,
             new_output=lambda: self._new_output(call),
         )
 
@@ -141,4 +142,3 @@ def _named_tokens(manifest: ModelManifest) -> dict[str, str]:
     eos = manifest.eos_token_ids[0] if manifest.eos_token_ids else None
     named = {"bos_token": manifest.bos_token_id, "eos_token": eos}
     return {name: spelling[identifier] for name, identifier in named.items() if identifier in spelling}
-

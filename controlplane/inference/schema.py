@@ -13,7 +13,7 @@ from controlplane.inference.errors import ApiError, invalid, unsupported
 MAX_STOPS = 16
 MAX_STOP_CHARS = 512
 
-Seed = Annotated[int, Meta(ge=0, lt=2**63)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 IGNORED = frozenset(
