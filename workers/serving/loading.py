@@ -22,6 +22,7 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
         began = time.monotonic()
         import torch
 
+        from workers.engine.arena import ArenaError
         from workers.engine.engine import Engine
         from workers.models.store import StoreError, cache_identity, load_model
 
@@ -37,7 +38,10 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
         except (ManifestError, StoreError) as error:
             raise BadSpec(str(error)) from error
         identity = cache_identity(manifest, model)
-        engine = Engine(model, spec.engine, identity)
+        try:
+            engine = Engine(model, spec.engine, identity)
+        except ArenaError as error:
+            raise BadSpec(str(error)) from error
         logger.info(
             "model loaded",
             extra={
@@ -51,7 +55,6 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
                 }
             },
         )
-        limit = spec.engine.max_context or manifest.max_context
-        return Loaded(engine, identity.fingerprint(), min(limit, manifest.max_context))
+        return Loaded(engine, identity.fingerprint(), engine.max_context)
 
     return load

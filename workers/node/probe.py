@@ -1,0 +1,69 @@
+"""Readiness as the agent sees it: a protocol connection of its own to each worker it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from workers import protocol
+from workers.protocol import Address, Hello, PeerKind, ProtocolError, Status, Welcome
+from workers.transfer.base import parse_endpoint
+
+logger = logging.getLogger(__name__)
+
+CONNECT_S = 3.0
+RETRY_S = 0.2
+SILENCE_S = 5.0
+"""Without a status for so long the connection is given up and made anew (a worker sends one a second)."""
+
+
+class Probe:
+    """Keeps a connection to one process (worker and epoch) and what it last said."""
+
+    def __init__(self, address: Address, endpoint: str, node: str) -> None:
+        self.status: Status | None = None
+        self.heard_at: float | None = None
+        """Monotonic time of the last status; None until the first."""
+        self._address = address
+        self._endpoint = endpoint
+        self._node = node
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    @property
+    def silence_s(self) -> float | None:
+        return None if self.heard_at is None else time.monotonic() - self.heard_at
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._watch()
+            except (OSError, ProtocolError, TimeoutError) as error:
+                logger.debug("probe of %s: %s", self._address, error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _watch(self) -> None:
+        scheme, address = parse_endpoint(self._endpoint)
+        async with asyncio.timeout(CONNECT_S):
+            if scheme == "unix":
+                reader, writer = await asyncio.open_unix_connection(address)
+            else:
+                reader, writer = await asyncio.open_connection(*address)
+        try:
+            writer.write(protocol.encode(Hello(peer=f"agent {self._node}", kind=PeerKind.AGENT, expect=self._address)))
+            async with asyncio.timeout(CONNECT_S):
+                greeting = await protocol.read_frame(reader)
+            if not isinstance(greeting, Welcome):
+                raise ProtocolError(f"no welcome but {greeting}")
+            while True:
+                async with asyncio.timeout(SILENCE_S):
+                    frame = await protocol.read_frame(reader)
+                if frame is None:
+                    return
+                if isinstance(frame, Status):
+                    self.status, self.heard_at = frame, time.monotonic()
+        finally:
+            writer.close()
