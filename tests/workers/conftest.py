@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,8 +118,8 @@ def fake_manifest() -> ModelManifest:
     )  # fmt: skip
 
 
-@pytest.fixture
-def workers() -> Iterator[Workers]:
+@contextmanager
+def a_pool() -> Iterator[Workers]:
     with tempfile.TemporaryDirectory(prefix="galley-") as folder:  # short: socket paths have a limit
         pool = Workers(Path(folder))
         (pool.folder / "model").mkdir()
@@ -127,22 +128,50 @@ def workers() -> Iterator[Workers]:
         pool.stop()
 
 
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    """For tests that start, stop and kill processes of their own."""
+    with a_pool() as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def lasting_workers() -> Iterator[Workers]:
+    """For processes that many tests share: nobody kills them."""
+    with a_pool() as pool:
+        yield pool
+
+
 async def connect_pair(prefill: Process, decode: Process) -> Pair:
     return Pair(await prefill.ready(), await decode.ready(), prefill.spec.endpoint)
 
 
-@pytest.fixture
-async def pair(workers: Workers) -> AsyncIterator[Pair]:
+@pytest.fixture(scope="session")
+def lasting_pair(lasting_workers: Workers) -> tuple[Process, Process]:
     """A fake prefill and a fake decode worker, 20 ms a step."""
     model = "fake?step_s=0.02"
-    prefill = workers.start(workers.spec(Role.PREFILL, model=model))
-    decode = workers.start(workers.spec(Role.DECODE, model=model))
-    yield await connect_pair(prefill, decode)
+    return (
+        lasting_workers.start(lasting_workers.spec(Role.PREFILL, model=model)),
+        lasting_workers.start(lasting_workers.spec(Role.DECODE, model=model)),
+    )
+
+
+@pytest.fixture
+async def pair(lasting_pair: tuple[Process, Process]) -> AsyncIterator[Pair]:
+    """Connections of a gateway of this test's own. Request ids are free again when it leaves."""
+    pair = await connect_pair(*lasting_pair)
+    yield pair
+    await pair.prefill.close()
+    await pair.decode.close()
 
 
 @pytest.fixture(scope="session")
-def smollm2_path() -> Path:
-    """Store folder of the real SmolLM2-135M-Instruct, fetched once and kept between runs."""
-    from tests.workers.smollm2 import model_folder
+def lasting_both(lasting_workers: Workers) -> Process:
+    return lasting_workers.start(lasting_workers.spec(Role.BOTH, model="fake?step_s=0.01"))
 
-    return model_folder()
+
+@pytest.fixture
+async def both(lasting_both: Process) -> AsyncIterator[Client]:
+    client = await lasting_both.ready()
+    yield client
+    await client.close()

@@ -1,7 +1,7 @@
 """A small deterministic engine without torch, for tests of what surrounds an engine.
 
-Its "KV rows" are the token ids themselves, written into a real memfd arena; the next token is a hash of the bytes found in
-the arena, so a block that was copied wrongly, late or from the wrong slot changes the text.
+Its "KV rows" are the token ids themselves, written into a real memfd arena; the next token is a hash of the bytes found
+in the arena, so a block that was copied wrongly, late or from the wrong slot changes the text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`python -m tests.workers.fake_worker SPEC.json`: the real worker process around the fake engine.
 
-The specification's model name carries the engine's options: `fake?step_s=0.05&blocks=32&load_s=1&fail_load=1&hang_at=3`.
+The specification's model name carries the engine's options: `fake?step_s=0.05&blocks=32&load_s=1&hang_at=3`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from tests.workers.fake_engine import FakeEngine
-
 from workers.engine.api import StepOutput
 from workers.manifest import ModelManifest
 from workers.serve import read_spec, serve
