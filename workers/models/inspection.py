@@ -4,6 +4,7 @@ Torch-free, and the same for every family: each family says which tensors it exp
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,11 @@ from pathlib import Path
 from workers.models.deepseek_v41.config import MODEL_TYPES, DeepseekV41Config
 from workers.models.deepseek_v41.layout import Component, expected_tensors
 from workers.models.deepseek_v41.layout_check import LayoutReport, Match, check_layout
-from workers.models.llama.config import ConfigError as LlamaConfigError
-from workers.models.llama.config import LlamaConfig
-from workers.models.llama.names import expected_shapes
 from workers.models.safetensors_index import CheckpointError, CheckpointIndex, read_index
 
 LLAMA_PARTS = {"self_attn": "attention", "mlp": "feed_forward", "embed_tokens": "embeddings", "lm_head": "embeddings"}
+GGUF_PARTS = {"attn": "attention", "ffn": "feed_forward", "token": "embeddings", "output": "embeddings"}
+GGUF_INDEX_NAME = "gguf-index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,12 @@ def _card_bytes(name: str, members: list[Tensor], layout: CardLayout) -> int:
 
 
 def inspect(folder: Path) -> Inspection:
-    """Read the headers of a checkpoint folder of either family. Raises `CheckpointError` when they say nothing."""
+    """Read the headers of a checkpoint folder of either family, or the index of a GGUF model in the store.
+
+    Raises `CheckpointError` when they say nothing.
+    """
+    if (folder / GGUF_INDEX_NAME).is_file():
+        return _inspect_gguf(folder)
     raw = read_config(folder)
     index = read_index(folder)
     inspection = _inspect_v41(folder, raw, index) if is_v41(raw) else _inspect_llama(folder, raw, index)
@@ -170,18 +175,20 @@ def _inspect_v41(folder: Path, raw: Mapping[str, object], index: CheckpointIndex
 
 def _v41_tensor(match: Match) -> Tensor:
     name, spec = match.spec.name, match.spec
-    parameters = 1
-    for n in spec.shape:
-        parameters *= n
     stack = None
     if spec.component is Component.EXPERTS:
         # layers.3.ffn.experts.17.w1.weight: one of the w1 of layer 3.
         before, after = name.split(".experts.")
         stack = f"{before}.{after.split('.')[1]}"
-    return Tensor(spec.component.value, parameters, match.nbytes, stack)
+    return Tensor(spec.component.value, math.prod(spec.shape), match.nbytes, stack)
 
 
 def _inspect_llama(folder: Path, raw: Mapping[str, object], index: CheckpointIndex) -> Inspection:
+    # Here, because these reach for the GGUF reader, which costs a second to import.
+    from workers.models.llama.config import ConfigError as LlamaConfigError
+    from workers.models.llama.config import LlamaConfig
+    from workers.models.llama.names import expected_shapes
+
     try:
         config = LlamaConfig.from_hf(raw)
     except LlamaConfigError as error:
@@ -205,6 +212,24 @@ def _inspect_llama(folder: Path, raw: Mapping[str, object], index: CheckpointInd
 
 def _llama_part(name: str) -> str:
     return next((part for key, part in LLAMA_PARTS.items() if key in name.split(".")), "other")
+
+
+def _inspect_gguf(folder: Path) -> Inspection:
+    """A model that `models add` put into the store; it was checked then."""
+    from workers.models.gguf_index import read_index as read_gguf_index
+
+    index = read_gguf_index(folder)
+    tensors = [
+        Tensor(_gguf_part(name), math.prod(tensor.shape), tensor.nbytes) for name, tensor in index.tensors.items()
+    ]
+    return Inspection(folder, "llama", index.config.layers, tensors, 1, [], [], [])
+
+
+def _gguf_part(name: str) -> str:
+    word = name.split(".")[2] if name.startswith("blk.") else name
+    if "norm" in word:
+        return "other"
+    return next((part for key, part in GGUF_PARTS.items() if word.startswith(key)), "other")
 
 
 def default_split(family: str) -> Iterable[str]:
