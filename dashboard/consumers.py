@@ -1,7 +1,7 @@
 """The live feed: one WebSocket per page. A snapshot on connecting, then one frame a second, in order.
 
-The channel layer drops silently over capacity, and so does the queue here when a browser is slow: sequence numbers show it, and
-the page fetches a snapshot.
+The channel layer drops silently over capacity, and so does the queue here when a browser is slow: sequence numbers show
+it, and the page fetches a snapshot.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ GetResponse = Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseB
 
 
 def content_security_policy(host: str) -> str:
-    """`host` is validated against ALLOWED_HOSTS. `'self'` covers WebSockets in current browsers, not in older Safari."""
+    """`host` is validated against ALLOWED_HOSTS; older Safari wants it named, to it `'self'` is no WebSocket."""
     return (
         "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; "
         f"connect-src 'self' ws://{host} wss://{host}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

@@ -41,7 +41,7 @@ def snapshot_message(snapshot: dict[str, Any], *, money: bool) -> str:
 
 
 def trimmed(snapshot: dict[str, Any], *, money: bool) -> dict[str, Any]:
-    """`{seq, frames}` with the workers and gateways of the newest frame only, and without money where it is not shown."""
+    """`{seq, frames}` with workers and gateways of the newest frame only, and without money where it is not shown."""
     frames: list[dict[str, Any]] = list(snapshot["frames"])
     hidden = () if money else MONEY_FIELDS
     older = [_without(frame, (*PER_PROCESS_FIELDS, *hidden)) for frame in frames[:-1]]

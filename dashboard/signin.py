@@ -29,7 +29,8 @@ FAILURES_PER_ADDRESS: Final = 30
 class SignInThrottle:
     """Counts failures in fixed windows, atomically and for all gateway processes, in Valkey.
 
-    While Valkey is away nothing is counted: the password hash stays slow, and an operator who must look at an outage gets in.
+    While Valkey is away nothing is counted: the password hash stays slow, and an operator who must look at an outage
+    gets in.
     """
 
     username: str

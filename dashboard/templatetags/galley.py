@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django import template
@@ -21,6 +22,7 @@ from dashboard.access import principal_of
 register = template.Library()
 
 THEMES: Final = ("light", "dark")
+TIMESTAMP: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(\+\d{2}:\d{2}|Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,16 @@ def instant(value: datetime | None) -> SafeString | str:
     """A time in UTC, which the page's script rewrites into the reader's zone."""
     if value is None:
         return "Never"
-    return format_html('<time datetime="{}">{:%Y-%m-%d %H:%M:%S} UTC</time>', value.isoformat(), localtime(value))
+    text = localtime(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return format_html('<time datetime="{}">{}</time>', value.isoformat(), text)
+
+
+@register.filter
+def moment(value: str) -> SafeString | str:
+    """An audited value: a time like every other on the page where it is one, else the text itself."""
+    if not TIMESTAMP.fullmatch(value):
+        return value
+    return instant(datetime.fromisoformat(value))
 
 
 @register.filter

@@ -69,7 +69,9 @@ def index(request: HttpRequest) -> HttpResponse:
     keys = selectors.api_keys().filter(tenant__in=tenants)
     if query:
         keys = keys.filter(
-            Q(name__icontains=query) | Q(prefix__startswith=query.removeprefix("gk-")) | Q(tenant__slug__startswith=query)
+            Q(name__icontains=query)
+            | Q(prefix__startswith=query.removeprefix("gk-"))
+            | Q(tenant__slug__startswith=query)
         )
     page = Paginator(keys, PAGE_SIZE).get_page(request.GET.get("page"))
     manageable = {tenant.slug for tenant in tenants if can(principal, Action.KEYS_MANAGE, tenant=tenant.slug)}
@@ -122,5 +124,6 @@ def revoke(request: HttpRequest, key_id: int) -> HttpResponse:
 def _panel(request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
     """A dialog's content for htmx, the same on a page of its own without scripts."""
     partial = f"dashboard/partials/{name}.html"
-    template = partial if wants_partial(request) else "dashboard/panel.html"
-    return render(request, template, {**context, "partial": partial}, status=status)
+    dialog = wants_partial(request)
+    template = partial if dialog else "dashboard/panel.html"
+    return render(request, template, {**context, "partial": partial, "dialog": dialog}, status=status)

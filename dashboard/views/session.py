@@ -16,7 +16,9 @@ from dashboard.signin import SignInForm
 def _destination(request: HttpRequest) -> str:
     """Where the reader wanted to go, if that is one of our pages."""
     wanted = request.POST.get("next") or request.GET.get("next") or ""
-    safe = url_has_allowed_host_and_scheme(wanted, allowed_hosts={request.get_host()}, require_https=request.is_secure())
+    safe = url_has_allowed_host_and_scheme(
+        wanted, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    )
     return wanted if safe else resolve_url("dashboard:overview")
 
 

@@ -27,6 +27,13 @@ function toEnd(): void {
   scroller.scrollTop = scroller.scrollHeight;
 }
 
+/** Adds to the thread and stays at its end, if the reader is there. */
+function following(add: () => void): void {
+  const follow = atEnd();
+  add();
+  if (follow) toEnd();
+}
+
 function bubble(role: "user" | "assistant", text: string): { root: HTMLElement; text: HTMLElement } {
   const body = make("div", { class: "turn-text", text });
   const label = make("h2", { class: "turn-role", text: role === "user" ? "You" : model.value });
@@ -118,20 +125,20 @@ async function ask(text: string): Promise<void> {
   };
   try {
     const result = await streamChat(request, controller.signal, (piece) => {
-      const follow = atEnd();
-      answer.root.classList.remove("is-waiting");
-      answer.text.append(piece);
-      if (follow) toEnd();
+      following(() => {
+        answer.root.classList.remove("is-waiting");
+        answer.text.append(piece);
+      });
     });
-    answer.root.append(summary(result));
+    following(() => answer.root.append(summary(result)));
     showTicket(result);
     announce(`Answer: ${answer.text.textContent ?? ""}`);
   } catch (error) {
     if (controller.signal.aborted) {
-      answer.root.append(make("p", { class: "turn-stats", text: "Stopped" }));
+      following(() => answer.root.append(make("p", { class: "turn-stats", text: "Stopped" })));
       announce("Stopped");
     } else {
-      fail(answer.root, error);
+      following(() => fail(answer.root, error));
     }
   } finally {
     answer.root.classList.remove("is-waiting");
@@ -140,7 +147,6 @@ async function ask(text: string): Promise<void> {
     if (said === "") messages.pop();
     else messages.push({ role: "assistant", content: said });
     setRunning(null);
-    if (atEnd() || said === "") toEnd();
     prompt.focus();
   }
 }
@@ -179,6 +185,10 @@ clear.addEventListener("click", () => {
   find<HTMLElement>("#ticket").hidden = true;
   find<HTMLElement>("#ticket-empty").hidden = false;
   prompt.focus();
+});
+const settingsToggle = find<HTMLButtonElement>("#settings-toggle");
+settingsToggle.addEventListener("click", () => {
+  settingsToggle.ariaExpanded = String(settingsToggle.ariaExpanded !== "true");
 });
 temperature.addEventListener("input", () => {
   setText(find("#temperature-value"), Number(temperature.value).toFixed(1));

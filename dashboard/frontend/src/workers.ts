@@ -27,13 +27,20 @@ function drawRow(row: HTMLElement, worker: WorkerFrame, sinceReceived: number): 
   setText(cell(row, "kv-share"), `${Math.round(share * 100)} %`);
   setText(
     cell(row, "kv-blocks"),
-    `${count(worker.blocks_used)} of ${count(worker.blocks_total)} blocks, ${Math.round(cached * 100)} % cached`,
+    `${count(worker.blocks_used)} / ${count(worker.blocks_total)} blocks, ${Math.round(cached * 100)} % cached`,
   );
   const meter = row.querySelector<HTMLProgressElement>("progress");
   if (meter) {
     meter.value = share;
     meter.classList.toggle("meter-full", share > 0.9);
   }
+}
+
+/** A time ahead, counted down; past it, by how much: what is overdue deserves a look. */
+function countdown(element: HTMLElement): void {
+  const left = Number(element.dataset["countdown"]) - Date.now() / 1_000;
+  const label = element.dataset["label"] ?? "";
+  setText(element, left >= 0 ? `${label} in ${duration(left)}` : `${label} overdue by ${duration(-left)}`);
 }
 
 function draw(): void {
@@ -47,6 +54,7 @@ function draw(): void {
     const since = Number(element.dataset["since"]);
     setText(element, `for ${duration(Date.now() / 1_000 - since)}`);
   }
+  document.querySelectorAll<HTMLElement>("[data-countdown]").forEach(countdown);
 }
 
 /** The server's rows are fetched again when the feed says something else than they do, and every few seconds anyway. */

@@ -11,7 +11,6 @@ export interface Series {
   /** Name of the design's colour, without dashes. */
   colour: string;
   fill?: boolean;
-  dash?: number[];
   width?: number;
   read(frame: Frame): number | null;
 }
@@ -30,6 +29,9 @@ export interface ChartOptions {
 
 /** Seconds without a frame after which a line is broken: there is nothing to draw. */
 const GAP_S = 3;
+
+/** Steps of the time axis; uPlot takes the first that leaves room for the labels. */
+const TIME_STEPS_S = [10, 30, 60, 120, 300, 600, 900, 1_800];
 
 export class Chart {
   readonly #options: ChartOptions;
@@ -90,7 +92,6 @@ export class Chart {
       toggle.type = "button";
       toggle.ariaPressed = "true";
       toggle.title = "Show or hide this line";
-      if (series.dash) toggle.classList.add("is-dashed");
       toggle.addEventListener("click", () => {
         const shown = toggle.ariaPressed !== "true";
         toggle.ariaPressed = String(shown);
@@ -138,7 +139,7 @@ export class Chart {
     return {
       width: Math.max(this.#host.clientWidth, 100),
       height: Math.max(this.#host.clientHeight, 100),
-      padding: [12, 8, 0, 0],
+      padding: [12, 24, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: "galley" }, y: false, drag: { x: false, y: false }, points: { size: 7 } },
       hooks: { setCursor: [() => this.#summary()] },
@@ -153,7 +154,8 @@ export class Chart {
         {
           ...axis,
           grid: { show: false },
-          space: 72,
+          space: 64,
+          incrs: TIME_STEPS_S,
           size: 28,
           values: (_plot, splits) => splits.map((at) => clockTime(at).slice(0, 5 + (at % 60 === 0 ? 0 : 3))),
         },
@@ -168,7 +170,6 @@ export class Chart {
             width: series.width ?? 1.75,
             points: { show: false },
             spanGaps: false,
-            ...(series.dash ? { dash: series.dash } : {}),
             ...(series.fill ? { fill: () => `color-mix(in oklab, ${colour(series.colour)} 16%, transparent)` } : {}),
           }),
         ),

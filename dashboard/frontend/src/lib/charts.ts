@@ -4,6 +4,7 @@ import { count, dollars, latency, percent } from "./format.ts";
 import type { Frame, Percentiles } from "./frames.ts";
 
 function milliseconds(value: number | null): string {
+  if (value === 0) return "0";
   const { value: text, unit } = latency(value);
   return `${text} ${unit}`;
 }
@@ -12,7 +13,7 @@ function percentiles(read: (frame: Frame) => Percentiles | null): Series[] {
   return [
     { label: "p50", colour: "series-1", width: 2, read: (frame) => read(frame)?.p50 ?? null },
     { label: "p90", colour: "series-2", read: (frame) => read(frame)?.p90 ?? null },
-    { label: "p99", colour: "series-3", dash: [5, 3], read: (frame) => read(frame)?.p99 ?? null },
+    { label: "p99", colour: "series-3", width: 1.25, read: (frame) => read(frame)?.p99 ?? null },
   ];
 }
 
@@ -36,7 +37,7 @@ export const CHARTS: Record<string, ChartOptions> = {
   hits: {
     series: [{ label: "Hit rate", colour: "hit", fill: true, read: (frame) => frame.hit_rate }],
     format: (value) => `${percent(value)} %`,
-    tick: (value) => `${percent(value)} %`,
+    tick: (value) => `${Math.round(value * 100)} %`,
     top: 1,
   },
   requests: {

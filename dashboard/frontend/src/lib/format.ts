@@ -59,7 +59,8 @@ export function duration(seconds: number): string {
   return `${Math.floor(hours / 24)} d${hours % 24 ? ` ${hours % 24} h` : ""}`;
 }
 
-/** Age of a step: tenths below ten seconds. */
+/** Age of a step: milliseconds below a second, tenths below ten. */
 export function age(seconds: number): string {
+  if (seconds < 0.9995) return `${Math.round(Math.max(0, seconds) * 1_000)} ms`;
   return seconds < 10 ? `${fixed(seconds, 1)} s` : duration(seconds);
 }

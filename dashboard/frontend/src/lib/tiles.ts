@@ -26,12 +26,12 @@ const TILES: Record<string, Tile> = {
     value: (frame) => frame.tokens_per_s.output,
     show: (value) => ({ value: count(value), unit: "tokens/s" }),
     note: (frame) => `${count(frame.tokens_per_s.hit + frame.tokens_per_s.miss)} prompt tokens/s`,
-    good: "up",
+    good: null,
   },
   hits: {
     value: (frame) => frame.hit_rate,
     show: (value) => ({ value: percent(value), unit: "%" }),
-    note: (frame) => (frame.hit_rate === null ? "no prompt in the last 10 s" : `${count(frame.tokens_per_s.hit)} tokens/s from cache`),
+    note: (frame) => (frame.hit_rate === null ? "no prompt for 10 s" : `${count(frame.tokens_per_s.hit)} cached tokens/s`),
     good: "up",
   },
   ttft: {
