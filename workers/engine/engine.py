@@ -123,6 +123,7 @@ class Engine:
         self._scheduler.remove(sequence)
         sequence.phase = Phase.DECODE
         self._scheduler.decoding.append(sequence)
+        self._next_deadline = min(self._next_deadline, self._deadline(sequence))
         self._changed = True
 
     def cancel(self, request_id: RequestId) -> None:

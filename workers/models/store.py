@@ -136,9 +136,15 @@ def load_model(
     manifest = read_manifest(folder)
     if manifest.family != "llama":
         raise StoreError(f"{manifest.name}: models of family {manifest.family!r} cannot be served yet")
+    from workers.models.gguf_file import GGUFError
+    from workers.models.llama.config import ConfigError
     from workers.models.llama.loading import load_llama
+    from workers.models.safetensors_index import CheckpointError
 
-    return load_llama(folder, weight_format=weight_format, batch_invariant=batch_invariant, progress=progress)
+    try:
+        return load_llama(folder, weight_format=weight_format, batch_invariant=batch_invariant, progress=progress)
+    except (ConfigError, CheckpointError, GGUFError) as error:
+        raise StoreError(f"{manifest.name} cannot be loaded: {error}") from error
 
 
 def cache_identity(manifest: ModelManifest, model: CausalModel) -> CacheIdentity:
