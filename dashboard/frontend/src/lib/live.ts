@@ -43,7 +43,7 @@ export class Sequencer {
   /** `apply` in order, `ignore` what is known, `gap` what needs a snapshot (also when the numbers start anew). */
   accept(seq: number): "apply" | "ignore" | "gap" {
     if (this.#seq === null) return "gap";
-    if (seq === this.#seq) return "ignore";
+    if (seq <= this.#seq && seq > this.#seq - HELD_FRAMES) return "ignore";
     if (seq !== this.#seq + 1) return "gap";
     this.#seq = seq;
     return "apply";
