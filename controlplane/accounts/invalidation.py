@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import redis
 
+from controlplane import valkey
 from controlplane.accounts.keys import KeyHash
 from controlplane.config import settings
 
@@ -22,8 +23,8 @@ log = logging.getLogger(__name__)
 
 @cache
 def client() -> redis.Redis:
-    """A client of this process. Short deadlines: nobody who revokes a key waits for a server that is away."""
-    return redis.Redis.from_url(settings().redis_url, socket_connect_timeout=2, socket_timeout=2)
+    """The client of this process."""
+    return valkey.client(settings().redis_url)
 
 
 def publish(digest: KeyHash) -> None:
@@ -35,11 +36,9 @@ def publish(digest: KeyHash) -> None:
 
 
 @contextmanager
-def subscription() -> Iterator[Any]:
+def subscription(url: str | None = None) -> Iterator[Any]:
     """The channel, once the server has confirmed that we hear it. Raises redis.RedisError, also when it is silent."""
-    with redis.Redis.from_url(
-        settings().redis_url, socket_connect_timeout=2, socket_timeout=2, health_check_interval=5
-    ) as connection:
+    with valkey.client(url or settings().redis_url, health_check_s=5) as connection:
         pubsub = connection.pubsub()
         try:
             pubsub.subscribe(CHANNEL)

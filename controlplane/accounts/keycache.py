@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -47,8 +48,13 @@ class _Entry:
 class KeyCache:
     """Bounded, thread-safe, for any number of event loops. `lookup` is the database's word on a hash."""
 
-    def __init__(self, lookup: Callable[[keys.KeyHash], KeyRecord | None] = key_record) -> None:
+    def __init__(
+        self,
+        lookup: Callable[[keys.KeyHash], KeyRecord | None] = key_record,
+        subscribe: Callable[[], AbstractContextManager[Any]] = invalidation.subscription,
+    ) -> None:
         self._lookup = lookup
+        self._subscribe = subscribe
         self._lock = threading.Lock()
         self._entries: OrderedDict[keys.KeyHash, _Entry] = OrderedDict()
         self._refused: OrderedDict[keys.KeyHash, float] = OrderedDict()
@@ -172,7 +178,7 @@ class KeyCache:
         delay = 0.1
         while not self._stop.is_set():
             try:
-                with invalidation.subscription() as pubsub:
+                with self._subscribe() as pubsub:
                     delay = 0.1
                     self._follow(pubsub)
             except (redis.RedisError, OSError) as error:

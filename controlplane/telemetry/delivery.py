@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-import redis.asyncio
+import redis
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
+from controlplane import valkey
 from controlplane.telemetry import metrics, names, services
 from controlplane.telemetry.frames import Frame, encoder
 from controlplane.telemetry.models import FINE_S
@@ -40,7 +41,7 @@ class ValkeyDelivery:
     """Frames that could not be written yet wait here, an hour of them at most."""
 
     def __init__(self, url: str, events: Counter[str]) -> None:
-        self._client = redis.asyncio.from_url(url, socket_connect_timeout=DEADLINE_S, socket_timeout=DEADLINE_S)
+        self._client = valkey.async_client(url, timeout_s=DEADLINE_S)
         self._events = events
         self.waiting: deque[bytes] = deque(maxlen=FRAMES_KEPT)
 

@@ -8,10 +8,11 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-import redis.asyncio
+import redis
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
+from controlplane import valkey
 from controlplane.telemetry import services
 from controlplane.telemetry.aggregator import Aggregator
 from controlplane.telemetry.delivery import RollupDelivery, ValkeyDelivery
@@ -84,9 +85,7 @@ class TelemetryProcess:
         delay = first
         while True:
             try:
-                async with redis.asyncio.from_url(
-                    self._url, socket_connect_timeout=2, socket_timeout=5, health_check_interval=5
-                ) as client:
+                async with valkey.async_client(self._url, health_check_s=5) as client:
                     pubsub = client.pubsub()
                     try:
                         await pubsub.subscribe(CHANNEL)

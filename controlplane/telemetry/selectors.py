@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 import redis
 
+from controlplane import valkey
 from controlplane.config import settings
 from controlplane.telemetry import metrics, names
 from controlplane.telemetry.models import COARSE_S, FINE_S, Rollup
@@ -29,8 +30,8 @@ class Resolution(StrEnum):
 
 @cache
 def client() -> redis.Redis:
-    """A client of this process (connections are pooled, per thread as needed)."""
-    return redis.Redis.from_url(settings().redis_url, socket_connect_timeout=2, socket_timeout=2)
+    """The client of this process."""
+    return valkey.client(settings().redis_url)
 
 
 def snapshot(seconds: int = 300) -> dict[str, Any]:
