@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.workers.engine.factories import (
     Outcome,
     generate,
@@ -11,7 +12,6 @@ from tests.workers.engine.factories import (
     tiny_llama,
     transfer,
 )
-
 from workers.engine.api import EngineBusy, RequestRefused
 from workers.engine.engine import Engine
 from workers.protocol import ErrorCode, Finish

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.workers.engine.factories import tiny_llama
 
+from tests.workers.engine.factories import tiny_llama
 from workers.engine.layout import ALIGNMENT, CacheLayout
 from workers.models.base import CacheSpec, PagedGroup, Plane
 
@@ -23,7 +25,7 @@ def test_regions_are_aligned_apart_and_inside_the_block() -> None:
     layout = CacheLayout(V41_LIKE)
     regions = sorted(layout.regions.values(), key=lambda region: region.offset)
     assert all(region.offset % ALIGNMENT == 0 for region in regions)
-    for before, after in zip(regions, regions[1:], strict=False):
+    for before, after in itertools.pairwise(regions):
         assert before.offset + before.nbytes <= after.offset
     assert regions[-1].offset + regions[-1].nbytes <= layout.block_bytes
     assert layout.block_bytes % ALIGNMENT == 0

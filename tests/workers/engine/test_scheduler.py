@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.workers.engine.factories import identity, make_request, some_tokens
 
+from tests.workers.engine.factories import identity, make_request, some_tokens
 from workers.engine.blocks import BlockPool
 from workers.engine.scheduler import MAX_PREFILLS, PATIENCE, Chunk, Scheduler
 from workers.engine.sequence import Phase, Sequence
