@@ -175,3 +175,11 @@ async def both(lasting_both: Process) -> AsyncIterator[Client]:
     client = await lasting_both.ready()
     yield client
     await client.close()
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """Store folder of the real SmolLM2-135M-Instruct, fetched once and kept between runs."""
+    from tests.workers.smollm2 import model_folder
+
+    return model_folder()
