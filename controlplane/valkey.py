@@ -1,4 +1,4 @@
-"""Clients of Valkey that fail fast: redis-py by default retries a lost connection for seconds, and nobody here can wait.
+"""Clients of Valkey that fail fast: redis-py by default retries a lost connection for seconds, which nobody here can.
 
 Every caller has a plan for Valkey being away; the sooner it learns so, the better.
 """

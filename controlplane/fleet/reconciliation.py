@@ -127,7 +127,7 @@ class _Run:
             replaced = lost[: min(replaceable, len(lost))]
             surplus = len(here) - len(replaced) - target
             for worker in [*replaced, *self._least_useful(here, replaced)[: max(0, surplus)]]:
-                self._retire(worker, "replaced on another node" if worker in replaced else "no longer wanted")
+                self._retire(worker, f"{worker.reason}; replaced" if worker in replaced else "no longer wanted")
 
     def _live_nodes(self) -> list[Node]:
         limit = self.now - timedelta(seconds=NODE_LIVE_S)
