@@ -15,13 +15,14 @@ import msgspec
 import redis
 from asgiref.sync import sync_to_async
 from channels.auth import get_user
+from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.utils.module_loading import import_string
 
 from controlplane.accounts.models import User
-from controlplane.accounts.permissions import Action, aprincipal_of_user, can
+from controlplane.accounts.permissions import Action, can, principal_of_user
 from controlplane.telemetry import selectors as telemetry
 from dashboard import metrics
 from dashboard.access import may_see_money
@@ -85,7 +86,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if not isinstance(user, User):  # AuthMiddleware hands out a lazy object that passes for its user
             await self.close(CLOSE_SIGNED_OUT)
             return False
-        principal = await aprincipal_of_user(user)
+        principal = await database_sync_to_async(principal_of_user)(user)
         if not can(principal, Action.TELEMETRY_VIEW):
             await self.close(CLOSE_FORBIDDEN)
             return False
