@@ -20,8 +20,9 @@ from workers.models.deepseek_v41.weights import WeightShelf
 
 def token_windows(ids: torch.Tensor, start: int, size: int) -> torch.Tensor:
     """int64 [T - start, size]: the ids at p, p-1, ..., p-size+1 for p from `start`, -1 before the text. ids [T]."""
-    padded = torch.cat((ids.new_full((size - 1,), -1), ids))
-    return padded[start:].unfold(0, size, 1).flip(1)
+    back = torch.arange(size, device=ids.device)
+    positions = torch.arange(start, len(ids), device=ids.device)[:, None] - back
+    return torch.where(positions >= 0, ids[positions.clamp(min=0)], -1)
 
 
 class EngramHash:
