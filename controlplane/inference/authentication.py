@@ -12,6 +12,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
 
+from controlplane.accounts.authentication import raw_key
 from controlplane.accounts.keycache import authenticate
 from controlplane.accounts.permissions import Action, Principal, aprincipal_of_user, can
 from controlplane.inference.errors import ApiError, forbidden, unauthenticated
@@ -33,17 +34,9 @@ def _refused_by_csrf(request: HttpRequest) -> bool:
     return check.process_view(request, enforced, (), {}) is not None
 
 
-def presented_key(request: HttpRequest) -> str | None:
-    """The key in `Authorization: Bearer` or `x-api-key`. Never log it."""
-    scheme, _, value = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and value.strip():
-        return value.strip()
-    return request.headers.get("x-api-key", "").strip() or None
-
-
 async def principal_of(request: HttpRequest) -> Principal:
     """Raises ApiError: 401 without key or session, 403 for a session without CSRF token, 503 without database."""
-    key = presented_key(request)
+    key = raw_key(request)
     try:
         async with asyncio.timeout(AUTHENTICATION_WAIT_S):
             if key is not None:

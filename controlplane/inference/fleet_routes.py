@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+
+import msgspec
 from django.db import close_old_connections
 
 from controlplane.fleet import selectors
@@ -9,11 +13,24 @@ from controlplane.fleet.models import Deployment
 from controlplane.fleet.specification import RevisionSpec
 from controlplane.inference.catalog import Route
 
+log = logging.getLogger(__name__)
+
 
 def read_routes() -> list[Route]:
     """Deployments that have a revision. Blocks; raises django.db.Error while PostgreSQL is away."""
     close_old_connections()  # a connection that broke is replaced, as at the beginning of a web request
-    return [_route(deployment) for deployment in selectors.deployments() if deployment.revision is not None]
+    routes = []
+    for deployment in selectors.deployments():
+        try:
+            routes += [_route(deployment)] if deployment.revision is not None else []
+        except msgspec.ValidationError as error:  # one bad row must not take the others away
+            _say_once(deployment.name, str(error))
+    return routes
+
+
+@cache
+def _say_once(deployment: str, problem: str) -> None:
+    log.error("deployment %s is not served: its specification is not readable: %s", deployment, problem)
 
 
 def _route(deployment: Deployment) -> Route:

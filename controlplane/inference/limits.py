@@ -29,10 +29,10 @@ class GatewayLimits:
     # workers
     connect_s: float = 2.0
     greeting_s: float = 5.0
-    silence_s: float = 5.0
+    silence_s: float = 20.0
     """Without any frame for so long (a status comes every second) a connection is given up and made anew."""
-    stall_route_s: float = 5.0
-    """Age of the last engine step beyond which nothing new is sent to a worker."""
+    stall_route_s: float = 15.0
+    """Age of the last engine step, silence included, beyond which nothing new is sent to a worker."""
     stall_fail_s: float = 30.0
     """Age of the last engine step beyond which its requests are failed."""
     backoff_first_s: float = 0.05

@@ -66,9 +66,12 @@ class StubThread:
 class LiveGateway:
     """`url`, `key` and a client; `stubs` behind it."""
 
-    def __init__(self, *, key: str, models_key: str, stubs: StubThread, database: str, log: Path) -> None:
+    def __init__(
+        self, *, key: str, models_key: str, sessions: dict[str, str], stubs: StubThread, database: str, log: Path
+    ) -> None:
         self.key = key
         self.models_key = models_key
+        self.sessions = sessions
         self.stubs = stubs
         self.log = log
         with socket.socket() as probe:

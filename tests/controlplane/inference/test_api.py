@@ -36,10 +36,13 @@ def live(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveGateway]:
     from django.db import connection
+    from django.test import Client
 
+    from controlplane.accounts.models import User
     from controlplane.accounts.permissions import SYSTEM
+    from controlplane.accounts.roles import Role as AccountRole
     from controlplane.accounts.roles import Scope
-    from controlplane.accounts.services import key_create, tenant_create
+    from controlplane.accounts.services import key_create, membership_grant, tenant_create, user_create
     from controlplane.fleet.services import deployment_create, deployment_delete
 
     store = home().models / "tiny-model"
@@ -48,6 +51,13 @@ def live(
         tenant = tenant_create(actor=SYSTEM, slug="live", name="Live")
         key, raw = key_create(actor=SYSTEM, tenant=tenant, name="live", scopes=[Scope.INFERENCE])
         other, listing = key_create(actor=SYSTEM, tenant=tenant, name="models only", scopes=[Scope.MODELS])
+        cookies = {}
+        for role in (AccountRole.OPERATOR, AccountRole.VIEWER):
+            user, _ = user_create(actor=SYSTEM, username=f"live-{role}")
+            membership_grant(actor=SYSTEM, user=user, role=role, tenant=tenant)
+            browser = Client()
+            browser.force_login(user)
+            cookies[role.value] = browser.cookies["sessionid"].value
         deployment = deployment_create(
             actor=SYSTEM,
             name="tiny",
@@ -63,7 +73,7 @@ def live(
             stubs.add(role)
         database = str(connection.settings_dict["NAME"])
         log = tmp_path_factory.mktemp("gateway") / "log"
-        gateway = LiveGateway(key=raw, models_key=listing, stubs=stubs, database=database, log=log)
+        gateway = LiveGateway(key=raw, models_key=listing, sessions=cookies, stubs=stubs, database=database, log=log)
         try:
             gateway.wait_ready()
             yield gateway
@@ -73,6 +83,7 @@ def live(
             deployment_delete(actor=SYSTEM, deployment="tiny")
             key.delete()
             other.delete()
+            User.objects.filter(username__startswith="live-").delete()
             tenant.delete()
             shutil.rmtree(store)
 
@@ -292,6 +303,38 @@ def test_a_key_without_the_scope(live: LiveGateway) -> None:
     assert httpx.get(f"{live.url}/v1/models", headers=headers).status_code == 200
     response = httpx.post(f"{live.url}/v1/chat/completions", headers=headers, json={})
     assert (response.status_code, response.json()["error"]["type"]) == (403, "permission_error")
+
+
+# --- signed-in users ---------------------------------------------------------------------------------------------
+
+CSRF = "a" * 32
+
+
+def as_user(live: LiveGateway, role: str, **headers: str) -> httpx.Response:
+    return httpx.post(
+        f"{live.url}/v1/chat/completions",
+        json={"model": "tiny", "messages": MESSAGES},
+        headers=headers,
+        cookies={"sessionid": live.sessions[role], "csrftoken": CSRF},
+    )
+
+
+def test_a_signed_in_operator_may_chat_with_the_csrf_header(live: LiveGateway) -> None:
+    live.stubs.script(Script(tokens=[*text_tokens(live, "Hi"), 2]))
+    response = as_user(live, "operator", **{"x-csrftoken": CSRF})
+    assert response.json()["choices"][0]["message"]["content"] == "Hi"
+
+
+def test_without_the_csrf_header_a_session_is_refused(live: LiveGateway) -> None:
+    for headers in ({}, {"x-csrftoken": "b" * 32}, {"x-csrftoken": CSRF, "origin": "http://evil.example"}):
+        response = as_user(live, "operator", **headers)
+        assert (response.status_code, response.json()["error"]["type"]) == (403, "permission_error")
+
+
+def test_a_viewer_may_look_but_not_chat(live: LiveGateway) -> None:
+    assert as_user(live, "viewer", **{"x-csrftoken": CSRF}).status_code == 403
+    cookies = {"sessionid": live.sessions["viewer"]}
+    assert httpx.get(f"{live.url}/v1/models", cookies=cookies).status_code == 200
 
 
 # --- streams that do not end well --------------------------------------------------------------------------------
