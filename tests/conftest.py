@@ -7,6 +7,7 @@ import random
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy
@@ -86,11 +87,20 @@ def valkey_url(services: dict[str, str]) -> Iterator[str]:
         client.flushall()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--system", metavar="HOME:PORT", help="use a Galley that runs already (while writing tests)")
+
+
 @pytest.fixture(scope="session")
-def system() -> Iterator[System]:
+def system(request: pytest.FixtureRequest) -> Iterator[System]:
     """The whole system, once per run: gateway, Celery, agent, telemetry, one prefill and one decode engine."""
     from tests.running import System
 
+    given = request.config.getoption("--system")
+    if given is not None:
+        home, _, port = given.rpartition(":")
+        yield System(home=Path(home).resolve(), port=int(port))
+        return
     running = System.new()
     try:
         running.start()

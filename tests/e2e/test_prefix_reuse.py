@@ -24,7 +24,8 @@ WORDS = (
 
 def long_prompt(number: random.Random) -> str:
     """Well over PROMPT_TOKENS tokens, different from the first words on."""
-    return "Summarise this list. " + " ".join(number.choice(WORDS) for _ in range(PROMPT_TOKENS))
+    words = " ".join(number.choice(WORDS) for _ in range(PROMPT_TOKENS))
+    return f"Here are some words. {words} Tell me a story with these words."
 
 
 def ttft(system: System, prompt: str) -> tuple[float, int, int]:
