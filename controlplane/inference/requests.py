@@ -64,6 +64,10 @@ class _Attempt:
     """Deltas whose predecessors have not come, by index (prefill and decode are two connections)."""
     scheduled: bool = False
 
+    def past_prefill(self, source: Connection) -> bool:
+        """Whether `source` has done its part: decode pulled everything before its own first token, index 1."""
+        return self.pair.decode is not None and source is self.pair.prefill and self.next_index > 1
+
 
 class Generation:
     """Feeds on frames, gives out events in order. Not a task: frames push it, `poll` drains it, `close` ends it.
@@ -181,6 +185,8 @@ class Generation:
         if attempt is not self._attempt:
             return  # of a try that was given up
         match event:
+            case Failed() | Lost() if attempt.past_prefill(source):
+                log.info("request %s goes on at decode without its prefill worker: %s", attempt.request_id, event)
             case Scheduled():
                 if not attempt.scheduled:
                     attempt.scheduled = True

@@ -151,6 +151,23 @@ async def test_a_killed_decode_worker_in_mid_stream_fails_clearly(core: Core) ->
     assert events[-1].code is ErrorCode.PEER_LOST
 
 
+async def test_a_prefill_worker_that_dies_after_its_part_is_not_missed(core: Core) -> None:
+    prefill, _ = await core.pair()
+    core.cluster.scripts = [Script(tokens=[1, 2, 3, 4, 5, 6], delay_s=0.1)]
+    generation, wake = core.generation()
+    generation.start()
+    events: list[Event] = []
+    async with asyncio.timeout(10):
+        while len(tokens(events)) < 2:
+            await wake.wait()
+            wake.clear()
+            while (event := generation.poll()) is not None:
+                events.append(event)
+    await prefill.stop()
+    events += await collect(generation, wake)
+    assert tokens(events) == [1, 2, 3, 4, 5, 6]
+
+
 async def test_with_nothing_sent_it_restarts_even_after_tokens(core: Core) -> None:
     await core.pair()
     await core.pair()
