@@ -2,10 +2,10 @@
 
 Keys, all below one name space `P` (with a hash tag, so that a cluster keeps them together; scripts are in `lua/`):
 
-    P:b:<2 bytes>   hash    14 further bytes of a block's name -> extent id, u16 number of the block in it
+    P:b:<name>      string  extent id, u16 number of the block in it; a name is 16 bytes of the block's hash
     P:x:<id>        hash    h names, n blocks, b bytes, d depth, p parent's name, k kind, t salt id, f fingerprint,
-                            m file time
-    P:u:<claim>     zset    extent id -> last use; a claim is a class, `<class>/sidecar` or `!pin`
+                            m file time, c:<claim> last use
+    P:u:<claim>     zset    extent id -> last use, again; a claim is a class, `<class>/sidecar` or `!pin`
     P:all           zset    extent id -> creation        P:trash  zset  files to remove
     P:size:<part>   hash    bytes, blocks, extents by owner (total, t:<salt id>, m:<fingerprint>, k:<kind>);
                             claims: bytes by claim
@@ -19,6 +19,7 @@ round trip and one bounded script; a server that does not answer raises `IndexUn
 from __future__ import annotations
 
 import secrets
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,11 +139,23 @@ class Index:
 
     def lookup(self, names: bytes) -> Lookup:
         """Where the chain (16-byte names, from the root on) lies, up to the first block that nobody has. Not a use."""
-        return _parse(self._call("lookup", [names]))
+        version, store_id, claims, rows = self._call("lookup", [names])
+        known = claims.decode().split("\n") if claims else []
+        runs = [
+            Location(ExtentId(extent), offset, count, {k: int(v) for k, v in zip(known, last, strict=True) if v})
+            for extent, offset, count, *last in struct.iter_unpack(f"<16sHH{len(known)}d", rows)
+        ]
+        return Lookup(int(version), store_id.decode(), runs)
 
     def locate(self, names: bytes) -> Lookup:
         """Like `lookup`, for names that are no chain; each that is missing has a location with `count == 0`."""
-        return _parse(self._call("locate", [names]))
+        version, store_id, *rows = self._call("locate", [names])
+        runs = []
+        for row in rows:
+            extent, offset, count, flat = row or (b"", 0, 0, ())
+            claims = {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+            runs.append(Location(ExtentId(extent), int(offset), int(count), claims))
+        return Lookup(int(version), store_id.decode(), runs)
 
     def touch(
         self, names: bytes, claim: str, *, record_from: int = 0, prompt_blocks: int = 0, stale_after_s: float = 3600.0
@@ -277,16 +290,3 @@ class Index:
                             client.delete(name)
                 except IndexUnavailable:
                     pass  # the lock expires by itself
-
-
-def _parse(answer: list[Any]) -> Lookup:
-    version, store_id, *rows = answer
-    runs = []
-    for row in rows:
-        if not row:
-            runs.append(Location(ExtentId(b""), 0, 0, {}))
-            continue
-        extent, offset, count, flat = row
-        claims = {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
-        runs.append(Location(ExtentId(extent), int(offset), int(count), claims))
-    return Lookup(int(version), store_id.decode(), runs)

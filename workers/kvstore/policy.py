@@ -170,14 +170,14 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 DEFAULT_POLICY: Final = RetentionPolicy(
-    version=1,
+    version=0,
     classes=(
         RetentionClass(name="agent", ttl_s=3 * DAY_S),
         RetentionClass(name="chat", ttl_s=7 * DAY_S),
     ),
     rules=(AssignmentRule(retention_class="agent", tools=True),),
 )
-"""Agent traffic 72 hours, chat 168 hours, until the control plane publishes its own."""
+"""Agent traffic 72 hours, chat 168 hours; version 0: built in, never published, replaced by the first that is."""
 
 
 def sidecar_claim(retention_class: str, *, unit_end: bool) -> str:

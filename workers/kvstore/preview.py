@@ -122,7 +122,7 @@ class Previewer:
             name = bytes.fromhex(pin.tip)[:16]
             while name:
                 with self._index.guarded() as client:
-                    value = client.hget(self._index.key("b").encode() + b":" + name[:2], name[2:])
+                    value = client.get(self._index.key("b").encode() + b":" + name)
                     if value is None or ExtentId(value[:16]) in found:
                         break
                     found.add(ExtentId(value[:16]))
@@ -131,7 +131,7 @@ class Previewer:
 
     def _extents(self, names: list[str]) -> Iterator[tuple[ExtentId, int, int, dict[str, int]]]:
         """(id, blocks, bytes, claims) of every extent."""
-        start = 0
+        start, fields = 0, [f"c:{name}" for name in names]
         while True:
             with self._index.guarded() as client:
                 ids = client.zrange(self._index.key("all"), start, start + _PAGE - 1)
@@ -139,15 +139,11 @@ class Previewer:
                     return
                 pipe = client.pipeline(transaction=False)
                 for extent in ids:
-                    pipe.hmget(self._index.key("x").encode() + b":" + extent, "n", "b")
-                for name in names:
-                    pipe.zmscore(self._index.key("u", name), ids)
+                    pipe.hmget(self._index.key("x").encode() + b":" + extent, "n", "b", *fields)
                 answers = pipe.execute()
-            scores = answers[len(ids) :]
-            for at, extent in enumerate(ids):
-                blocks, size = answers[at]
+            for extent, (blocks, size, *scores) in zip(ids, answers, strict=True):
                 if blocks is not None:
-                    claims = {n: int(scores[k][at]) for k, n in enumerate(names) if scores[k][at] is not None}
+                    claims = {n: int(score) for n, score in zip(names, scores, strict=True) if score is not None}
                     yield ExtentId(extent), int(blocks), int(size), claims
             start += len(ids)
 

@@ -19,7 +19,7 @@ from workers.kvstore.health import Health, Trouble
 from workers.kvstore.index import Claim, Index, Released
 from workers.kvstore.policy import PIN, RetentionPolicy, claims_of_class, class_of
 
-BATCH_BLOCKS: Final = 512
+BATCH_BLOCKS: Final = 128
 """Blocks that one script call may free: it holds up lookups for about a millisecond."""
 BATCH_CLAIMS: Final = 64
 PAUSE_S: Final = 0.001

@@ -4,8 +4,8 @@ local id, claim, last, created = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(A
 local record = { t = ARGV[5], f = ARGV[6], b = tonumber(ARGV[7]), d = tonumber(ARGV[8]), p = ARGV[9], k = ARGV[10], h = ARGV[11] }
 record.n = #record.h / 16
 if redis.call('HGET', P .. ':meta', 'store') ~= ARGV[13] then return 'lost' end
-for _, scope in ipairs({ 't:' .. record.t, 'm:' .. record.f, 'c:' .. claim, 'all' }) do
-  local purged = redis.call('HGET', P .. ':purged', scope)
+local scopes = { 't:' .. record.t, 'm:' .. record.f, 'c:' .. claim }
+for _, purged in ipairs(redis.call('HMGET', P .. ':purged', unpack(scopes))) do
   if purged and created <= tonumber(purged) then return 'purged' end
 end
 if redis.call('EXISTS', RECORD .. id) == 1 then return 'exists' end
@@ -13,7 +13,7 @@ if ARGV[12] == '1' then
   if record.p ~= '' and not block_get(record.p) then return 'orphan' end
   local total = tonumber(redis.call('HGET', P .. ':size:blocks', 'total') or '0')
   if total + record.n > tonumber(ARGV[16]) then return 'full' end
-  local twin, off = block_get(string.sub(record.h, 1, 16))
+  local twin, off = block_get(name_at(record.h, 0))
   if twin then
     local names = redis.call('HGET', RECORD .. twin, 'h')
     if names and overlap(names, off, record.h, 0) == record.n then return 'twin' end
@@ -21,20 +21,29 @@ if ARGV[12] == '1' then
 end
 redis.call('HSET', RECORD .. id, 't', record.t, 'f', record.f, 'b', int(record.b), 'd', int(record.d), 'p', record.p,
   'k', record.k, 'h', record.h, 'n', int(record.n), 'm', ARGV[14])
-for i = 0, record.n - 1 do
-  local name = string.sub(record.h, i * 16 + 1, i * 16 + 16)
-  redis.call('HSET', P .. ':b:' .. string.sub(name, 1, 2), string.sub(name, 3), id .. struct.pack('<I2', i))
-  local gone = record.k == 'paged' and redis.call('ZSCORE', P .. ':gz:' .. claim, name)
-  if gone then
-    local blocks = math.min(tonumber(redis.call('HGET', P .. ':gn:' .. claim, name) or '0'), record.n - i)
-    count_in_histogram('ghost', claim, ARGV[15], interval_bucket(last - tonumber(gone)), int(blocks))
-    redis.call('ZREM', P .. ':gz:' .. claim, name)
-    redis.call('HDEL', P .. ':gn:' .. claim, name)
+for first = 0, record.n - 1, BATCH do
+  local pairs_, names = {}, {}
+  for i = first, math.min(first + BATCH, record.n) - 1 do
+    local name = name_at(record.h, i)
+    names[#names + 1] = name
+    pairs_[#pairs_ + 1] = BLOCK .. name
+    pairs_[#pairs_ + 1] = id .. struct.pack('<I2', i)
+  end
+  redis.call('MSET', unpack(pairs_))
+  if record.k == 'paged' then
+    for i, gone in ipairs(redis.call('HMGET', P .. ':gn:' .. claim, unpack(names))) do
+      if gone then
+        local blocks, used = string.match(gone, '(%d+) (%d+)')
+        blocks = math.min(tonumber(blocks), record.n - first - i + 1)
+        count_in_histogram('ghost', claim, ARGV[15], interval_bucket(last - tonumber(used)), blocks)
+        redis.call('ZREM', P .. ':gz:' .. claim, names[i])
+        redis.call('HDEL', P .. ':gn:' .. claim, names[i])
+      end
+    end
   end
 end
 redis.call('ZADD', P .. ':all', int(created), id)
-redis.call('ZADD', claim_key(claim), 'GT', int(last - record.d - (record.k == 'paged' and 0 or 1)), id)
-redis.call('SADD', P .. ':classes', claim)
-redis.call('HINCRBY', P .. ':size:claims', claim, int(record.b))
+claim_set(id, claim, last - record.d - (record.k == 'paged' and 0 or 1), nil, record.b)
 account(record, 1)
+flush()
 return 'stored'

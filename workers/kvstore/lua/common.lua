@@ -1,14 +1,19 @@
 -- Shared by every script; KEYS[1] is the name space. See index.py for the layout of the keys.
 -- Times are integer microseconds. The score of a claim is its last use minus its depth in blocks, so that of everything
 -- one use touched the deepest extent is always the oldest.
+-- A command costs more than the work it does: blocks go in batches, and counters are summed up and written once (`flush`).
 local P = KEYS[1]
+local BLOCK = P .. ':b:'
 local RECORD = P .. ':x:'
 local HISTOGRAM_SECONDS = 16 * 86400
+local BATCH = 1000
 
 local function int(x) return string.format('%.0f', x) end
 
+local function name_at(names, i) return string.sub(names, i * 16 + 1, i * 16 + 16) end
+
 local function block_get(name)
-  local v = redis.call('HGET', P .. ':b:' .. string.sub(name, 1, 2), string.sub(name, 3))
+  local v = redis.call('GET', BLOCK .. name)
   if not v then return nil end
   return string.sub(v, 1, 16), struct.unpack('<I2', v, 17)
 end
@@ -30,13 +35,14 @@ local function overlap(names, off, chain, i)
   return low
 end
 
--- Visit the extents that hold the chain from its first block on; returns the number of blocks found.
-local function walk(chain, visit)
+-- Visit the extents that hold the chain from its first block on, with `fields` of their records (the first is `h`, the
+-- names); returns the number of blocks found.
+local function walk(chain, fields, visit)
   local blocks, i = #chain / 16, 0
   while i < blocks do
-    local id, off = block_get(string.sub(chain, i * 16 + 1, i * 16 + 16))
+    local id, off = block_get(name_at(chain, i))
     if not id then break end
-    local record = redis.call('HMGET', RECORD .. id, 'h', 'd', 'b', 'm')
+    local record = redis.call('HMGET', RECORD .. id, unpack(fields))
     if not record[1] then break end
     local count = overlap(record[1], off, chain, i)
     if count == 0 then break end
@@ -44,41 +50,6 @@ local function walk(chain, visit)
     i = i + count
   end
   return i
-end
-
-local function claims_of(id, claims)
-  local held = {}
-  for _, claim in ipairs(claims) do
-    local score = redis.call('ZSCORE', claim_key(claim), id)
-    if score then
-      held[#held + 1] = claim
-      held[#held + 1] = int(tonumber(score))
-    end
-  end
-  return held
-end
-
--- Quarter octaves of seconds; everything below one second is 0.
-local function interval_bucket(micros)
-  local seconds = micros / 1e6
-  if seconds <= 1 then return 0 end
-  return math.floor(4 * math.log(seconds) / math.log(2))
-end
-
-local function count_in_histogram(kind, claim, day, bucket, blocks)
-  local key = P .. ':h:' .. kind .. ':' .. claim .. ':' .. day
-  redis.call('HINCRBY', key, bucket, blocks)
-  redis.call('EXPIRE', key, HISTOGRAM_SECONDS)
-end
-
-local function account(record, sign)
-  local bytes, blocks = int(sign * record.b), int(sign * record.n)
-  for _, owner in ipairs({ 'total', 't:' .. record.t, 'm:' .. record.f, 'k:' .. record.k }) do
-    for part, amount in pairs({ bytes = bytes, blocks = blocks, extents = int(sign) }) do
-      local left = redis.call('HINCRBY', P .. ':size:' .. part, owner, amount)
-      if left == 0 then redis.call('HDEL', P .. ':size:' .. part, owner) end
-    end
-  end
 end
 
 local function record_get(id)
@@ -90,40 +61,97 @@ local function record_get(id)
   return record
 end
 
-local function claim_drop(id, claim, bytes)
-  if redis.call('ZREM', claim_key(claim), id) == 0 then return end
-  if redis.call('HINCRBY', P .. ':size:claims', claim, int(-bytes)) == 0 then
-    redis.call('HDEL', P .. ':size:claims', claim)
+local function claimed(record)
+  for field in pairs(record) do
+    if string.sub(field, 1, 2) == 'c:' then return string.sub(field, 3) end
   end
+  return nil
+end
+
+-- Counters by key and field, and how long the key lives; 0 fields of sizes disappear.
+local counted = {}
+local function count(key, field, amount)
+  counted[key] = counted[key] or {}
+  counted[key][field] = (counted[key][field] or 0) + amount
+end
+local function flush()
+  for key, fields in pairs(counted) do
+    local size = string.sub(key, #P + 1, #P + 6) == ':size:'
+    for field, amount in pairs(fields) do
+      local left = amount ~= 0 and redis.call('HINCRBY', key, field, int(amount))
+      if size and left == 0 then redis.call('HDEL', key, field) end
+    end
+    if not size then redis.call('EXPIRE', key, HISTOGRAM_SECONDS) end
+  end
+  counted = {}
+end
+
+-- Quarter octaves of seconds; everything below one second is 0.
+local function interval_bucket(micros)
+  local seconds = micros / 1e6
+  if seconds <= 1 then return '0' end
+  return int(math.floor(4 * math.log(seconds) / math.log(2)))
+end
+
+local function count_in_histogram(kind, claim, day, bucket, blocks)
+  count(P .. ':h:' .. kind .. ':' .. claim .. ':' .. day, bucket, blocks)
+end
+
+local function account(record, sign)
+  for _, owner in ipairs({ 'total', 't:' .. record.t, 'm:' .. record.f, 'k:' .. record.k }) do
+    count(P .. ':size:bytes', owner, sign * record.b)
+    count(P .. ':size:blocks', owner, sign * record.n)
+    count(P .. ':size:extents', owner, sign)
+  end
+end
+
+local function claim_set(id, claim, score, old, bytes)
+  redis.call('ZADD', claim_key(claim), int(score), id)
+  redis.call('HSET', RECORD .. id, 'c:' .. claim, int(score))
+  if not old then
+    count(P .. ':size:claims', claim, bytes)
+    redis.call('SADD', P .. ':classes', claim)
+  end
+end
+
+local function claim_drop(id, claim, record)
+  redis.call('ZREM', claim_key(claim), id)
+  redis.call('HDEL', RECORD .. id, 'c:' .. claim)
+  record['c:' .. claim] = nil
+  count(P .. ':size:claims', claim, -record.b)
 end
 
 -- Remember what went and when it was last used, so that a preview can tell what a longer life would have hit.
 local function ghost_add(record, claim, last, ghosts)
   if ghosts <= 0 or record.k ~= 'paged' then return end
-  local name = string.sub(record.h, 1, 16)
-  redis.call('ZADD', P .. ':gz:' .. claim, int(last), name)
-  redis.call('HSET', P .. ':gn:' .. claim, name, int(record.n))
-  local excess = redis.call('ZCARD', P .. ':gz:' .. claim) - ghosts
+  local order, held = P .. ':gz:' .. claim, P .. ':gn:' .. claim
+  local name = name_at(record.h, 0)
+  redis.call('ZADD', order, int(last), name)
+  redis.call('HSET', held, name, int(record.n) .. ' ' .. int(last))
+  local excess = redis.call('ZCARD', order) - ghosts
   if excess > 0 then
-    for _, old in ipairs(redis.call('ZRANGE', P .. ':gz:' .. claim, 0, excess - 1)) do
-      redis.call('ZREM', P .. ':gz:' .. claim, old)
-      redis.call('HDEL', P .. ':gn:' .. claim, old)
-    end
+    local old = redis.call('ZRANGE', order, 0, math.min(excess, BATCH) - 1)
+    redis.call('ZREM', order, unpack(old))
+    redis.call('HDEL', held, unpack(old))
   end
 end
 
 local function destroy(id, record, reason, claim, now, day)
-  for i = 0, record.n - 1 do
-    local name = string.sub(record.h, i * 16 + 1, i * 16 + 16)
-    if block_get(name) == id then redis.call('HDEL', P .. ':b:' .. string.sub(name, 1, 2), string.sub(name, 3)) end
+  for first = 0, record.n - 1, BATCH do
+    local keys = {}
+    for i = first, math.min(first + BATCH, record.n) - 1 do keys[#keys + 1] = BLOCK .. name_at(record.h, i) end
+    local mine = {}
+    for i, v in ipairs(redis.call('MGET', unpack(keys))) do
+      if v and string.sub(v, 1, 16) == id then mine[#mine + 1] = keys[i] end
+    end
+    if #mine > 0 then redis.call('DEL', unpack(mine)) end
   end
   redis.call('DEL', RECORD .. id)
   redis.call('ZREM', P .. ':all', id)
   redis.call('ZADD', P .. ':trash', now, id)
   account(record, -1)
   local gone = P .. ':gone:' .. day
-  redis.call('HINCRBY', gone, reason .. '|' .. claim .. '|extents', 1)
-  redis.call('HINCRBY', gone, reason .. '|' .. claim .. '|blocks', int(record.n))
-  redis.call('HINCRBY', gone, reason .. '|' .. claim .. '|bytes', int(record.b))
-  redis.call('EXPIRE', gone, HISTOGRAM_SECONDS)
+  count(gone, reason .. '|' .. claim .. '|extents', 1)
+  count(gone, reason .. '|' .. claim .. '|blocks', record.n)
+  count(gone, reason .. '|' .. claim .. '|bytes', record.b)
 end

@@ -5,11 +5,9 @@ while name ~= '' and #out < 100000 do
   local id = block_get(name)
   local record = id and record_get(id)
   if not record then break end
-  if redis.call('ZADD', claim_key(claim), int(now - record.d), id) == 1 then
-    redis.call('HINCRBY', P .. ':size:claims', claim, int(record.b))
-  end
+  claim_set(id, claim, now - record.d, record['c:' .. claim], record.b)
   out[#out + 1] = id
   name = record.p
 end
-if #out > 0 then redis.call('SADD', P .. ':classes', claim) end
+flush()
 return out

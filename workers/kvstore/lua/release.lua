@@ -3,29 +3,27 @@
 -- freed, bytes of claims released, ids of extents that nobody claims any more...}.
 local reason, now, day, ghosts = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local want_blocks, want_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
-local classes = redis.call('SMEMBERS', P .. ':classes')
-local released, blocks, bytes, claimed = 0, 0, 0, 0
+local released, blocks, bytes, let_go = 0, 0, 0, 0
 local out = { 0, 0, 0, 0 }
 for i = 7, #ARGV, 3 do
   if (want_blocks >= 0 and blocks >= want_blocks) or (want_bytes >= 0 and bytes >= want_bytes) then break end
   local claim, id = ARGV[i], ARGV[i + 2]
-  local score = redis.call('ZSCORE', claim_key(claim), id)
-  if score and tonumber(score) <= tonumber(ARGV[i + 1]) then
-    local record = record_get(id)
-    if not record then
-      redis.call('ZREM', claim_key(claim), id)
-    else
-      claim_drop(id, claim, record.b)
-      released = released + 1
-      claimed = claimed + record.b
-      if #claims_of(id, classes) == 0 then
-        ghost_add(record, claim, tonumber(score) + record.d, ghosts)
-        destroy(id, record, reason, claim, now, day)
-        blocks, bytes = blocks + record.n, bytes + record.b
-        out[#out + 1] = id
-      end
+  local record = record_get(id)
+  local score = record and tonumber(record['c:' .. claim] or nil)
+  if not score then
+    redis.call('ZREM', claim_key(claim), id)
+  elseif score <= tonumber(ARGV[i + 1]) then
+    claim_drop(id, claim, record)
+    released = released + 1
+    let_go = let_go + record.b
+    if not claimed(record) then
+      ghost_add(record, claim, score + record.d, ghosts)
+      destroy(id, record, reason, claim, now, day)
+      blocks, bytes = blocks + record.n, bytes + record.b
+      out[#out + 1] = id
     end
   end
 end
-out[1], out[2], out[3], out[4] = int(released), int(blocks), int(bytes), int(claimed)
+out[1], out[2], out[3], out[4] = int(released), int(blocks), int(bytes), int(let_go)
+flush()
 return out
