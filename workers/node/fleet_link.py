@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from django.db import DatabaseError, InterfaceError, close_old_connections
+from django.db import DatabaseError, InterfaceError, close_old_connections, connections
 
 from controlplane.fleet import selectors, services
 from controlplane.fleet.errors import UnknownNode
@@ -109,7 +109,7 @@ class FleetLink:
             # Even changes at every moment are written a few times a second at most.
             time.sleep(0.1)
             self._wake.clear()
-        close_old_connections()
+        connections.close_all()  # this thread's
 
     def _exchange(self) -> None:
         close_old_connections()

@@ -55,9 +55,10 @@ def trouble(probe: Probe, timing: Timing) -> Trouble | None:
     silence = probe.silence_s
     if silence is None or probe.status is None:
         return None
-    if silence > timing.silent_s:
+    loading = probe.status.state is WorkerState.LOADING
+    if silence > (timing.loading_silent_s if loading else timing.silent_s):
         return Trouble("it does not answer", time.time() - silence)
-    if probe.status.state is not WorkerState.LOADING and probe.status.step_age_s > timing.silent_s:
+    if not loading and probe.status.step_age_s > timing.silent_s:
         return Trouble("its engine's loop hangs", time.time() - probe.status.step_age_s - silence)
     return None
 

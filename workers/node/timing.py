@@ -15,6 +15,8 @@ class Timing:
     """From spawning to `ready`."""
     silent_s: float = 5.0
     """Without a status, or without a turn of the engine's loop, before a worker is reported as not answering."""
+    loading_silent_s: float = 30.0
+    """The same while it loads: importing torch keeps the interpreter to itself for seconds."""
     hung_s: float = 60.0
     """The same before it is killed and started again. Longer than any step."""
     steady_s: float = 60.0

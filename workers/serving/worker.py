@@ -155,7 +155,7 @@ class Worker:
         self.desk.output(output)
 
     def engine_died(self, error: BaseException) -> None:
-        logger.critical("the engine died", exc_info=error)
+        logger.critical("the engine died: %s", error, exc_info=error)
         for entry in list(self.requests.live.values()):
             self.requests.fail(entry.request_id, ErrorCode.INTERNAL, "the engine failed; this worker starts again")
         self._finish(EXIT_BAD_SPEC if isinstance(error, BadSpec) else EXIT_CRASHED)
