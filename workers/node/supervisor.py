@@ -56,6 +56,8 @@ class Managed:
     """How the last process ended."""
     ready_since: float | None = None
     restarts: int = 0
+    known_since: float = 0.0
+    """Unix seconds since which this agent has known the process: it started it, or adopted it then."""
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class Supervisor:
         """Take over what an agent before this one left running. Nothing is restarted."""
         for name, record in processes.running(self.records.home):
             managed = self.workers.setdefault(name, Managed(name))
-            managed.record, managed.restarts = record, record.restarts
+            managed.record, managed.restarts, managed.known_since = record, record.restarts, time.time()
             managed.probe = Probe(Address(worker=name, epoch=record.epoch), record.endpoint, self.node)
             self.records.write_process(name, record)
             logger.info("adopted %s, epoch %d, process %d", name, record.epoch, record.pid)
@@ -161,7 +163,7 @@ class Supervisor:
             restarts=managed.restarts,
         )
         self.records.write_process(name, record)
-        managed.record, managed.ready_since = record, None
+        managed.record, managed.ready_since, managed.known_since = record, None, record.started_at
         managed.probe = Probe(spec.address, spec.endpoint, self.node)
         logger.info("started %s, epoch %d, process %d, %d threads", name, epoch, record.pid, threads)
         self.report(of_process(name, record, managed.probe, None, self.timing))
@@ -257,6 +259,9 @@ class Supervisor:
 
     def _watch(self, managed: Managed, record: ProcessRecord) -> None:
         assert managed.probe is not None
+        unheard = managed.popen is None and managed.probe.status is None
+        if unheard and time.time() - managed.known_since <= self.timing.start_s:
+            return  # just adopted: nothing is known that the agent before this one has not reported
         found = trouble(managed.probe, self.timing)
         self.report(of_process(managed.name, record, managed.probe, found, self.timing))
         status = managed.probe.status
@@ -276,7 +281,7 @@ class Supervisor:
         status, now = managed.probe.status, time.time()
         if trouble_since is not None and now - trouble_since > self.timing.hung_s:
             return f"no sign of life for {self.timing.hung_s:.0f} s"
-        if status is None and now - record.started_at > self.timing.start_s:
+        if status is None and now - managed.known_since > self.timing.start_s:
             return f"it did not greet within {self.timing.start_s:.0f} s"
         if status is not None and status.state is WorkerState.LOADING and now - record.started_at > self.timing.load_s:
             return f"it did not load within {self.timing.load_s:.0f} s"

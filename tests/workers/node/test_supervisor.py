@@ -127,6 +127,21 @@ async def test_a_restarted_agent_adopts_and_restarts_nothing(home: Home) -> None
     await stage.ready(*workers)
 
 
+async def test_a_worker_of_long_ago_is_adopted_and_not_taken_for_one_that_does_not_greet(home: Home) -> None:
+    stage = Stage(home)
+    worker = wanted("w", home)
+    await stage.ready(worker)
+    first = stage.said["w"]
+    record = Records(home).read_process("w")
+    assert record is not None
+    record.started_at -= 3600.0
+    Records(home).write_process("w", record)
+    stage = stage.again()
+    await stage.ready(worker)
+    assert (stage.said["w"].pid, stage.said["w"].epoch) == (first.pid, first.epoch)
+    assert {report.state for report in stage.history} == {State.READY}
+
+
 async def test_a_process_that_was_never_recorded_is_adopted(home: Home) -> None:
     stage = Stage(home)
     worker = wanted("w", home)
