@@ -22,6 +22,7 @@ import redis
 from openai import OpenAI
 
 from workers import snapshots
+from workers.node.heartbeat import AgentHeartbeat, heartbeat_key
 from workers.protocol import Role
 from workers.snapshots import WorkerSnapshot
 from workers.spec import WorkerSpec
@@ -164,12 +165,21 @@ class System:
                 found[specification.role] = process
         return found
 
+    def valkey(self) -> redis.Redis:
+        endpoint = json.loads((self.home / "valkey" / "endpoint.json").read_text())
+        return redis.Redis(port=endpoint["port"], password=endpoint["password"])
+
+    def agent(self) -> AgentHeartbeat | None:
+        """The node agent's latest word on itself."""
+        with self.valkey() as client:
+            raw = client.get(heartbeat_key("local"))
+        return msgspec.msgpack.decode(raw, type=AgentHeartbeat) if isinstance(raw, bytes) else None
+
     def snapshots(self, timeout_s: float = 5.0) -> dict[Role, WorkerSnapshot]:
         """The next snapshot that each engine publishes (one a second), by role."""
-        endpoint = json.loads((self.home / "valkey" / "endpoint.json").read_text())
         found: dict[Role, WorkerSnapshot] = {}
         deadline = time.monotonic() + timeout_s
-        with redis.Redis(port=endpoint["port"], password=endpoint["password"]) as client, client.pubsub() as channel:
+        with self.valkey() as client, client.pubsub() as channel:
             channel.subscribe(snapshots.CHANNEL)
             while len(found) < 2 and time.monotonic() < deadline:
                 message = channel.get_message(ignore_subscribe_messages=True, timeout=0.5)
