@@ -26,25 +26,38 @@ def model_folder() -> Path:
     return store.folder(NAME)
 
 
-def reference_model(folder: Path) -> Any:
-    """`transformers` in float32 on the same weights, through its own GGUF loader.
+def reference_folder() -> Path:
+    """The model as `transformers` reads it out of the GGUF file: weights, configuration and tokenizer.
 
-    That loader takes half a minute, so what it read is kept as safetensors; nothing of ours touches it.
+    Its loader takes half a minute, so what it read is kept; nothing of ours touches it.
     """
+    kept = cache_folder() / f".reference-{NAME}"
+    if not kept.is_dir():
+        import torch
+        from safetensors.torch import save_file
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        part = kept.with_name(f"{kept.name}-{os.getpid()}")
+        part.mkdir()
+        model = AutoModelForCausalLM.from_pretrained(model_folder(), gguf_file="model.gguf", dtype=torch.float32)
+        weights = {name: value.contiguous() for name, value in model.state_dict().items() if name != "lm_head.weight"}
+        save_file(weights, part / "weights.safetensors")
+        del model.config.quantization_config
+        model.config.save_pretrained(part)
+        AutoTokenizer.from_pretrained(model_folder(), gguf_file="model.gguf").save_pretrained(part)
+        part.rename(kept)
+    return kept
+
+
+def reference_model() -> Any:
+    """`transformers` in float32 on the same weights."""
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    kept = cache_folder() / f".reference-{NAME}.safetensors"
-    if not kept.exists():
-        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", dtype=torch.float32)
-        weights = {name: value.contiguous() for name, value in model.state_dict().items() if name != "lm_head.weight"}
-        part = kept.with_suffix(f".{os.getpid()}")
-        save_file(weights, part)
-        part.rename(kept)
-    config = AutoConfig.from_pretrained(folder, gguf_file="model.gguf")
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    missing = model.load_state_dict(load_file(kept), strict=False).missing_keys
+    folder = reference_folder()
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+    missing = model.load_state_dict(load_file(folder / "weights.safetensors"), strict=False).missing_keys
     assert missing in ([], ["lm_head.weight"])
     model.tie_weights()
     return model.eval()
@@ -52,6 +65,4 @@ def reference_model(folder: Path) -> Any:
 
 def chat(question: str) -> str:
     """One user turn in ChatML, ready for the assistant's answer."""
-    return (
-        f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    )
+    return f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"

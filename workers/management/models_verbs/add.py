@@ -10,8 +10,6 @@ from django.core.management.base import OutputWrapper
 from controlplane.commands import CommandFailure
 from workers.home import Home
 from workers.management.progress import ProgressLine
-from workers.models.add_folder import add_folder
-from workers.models.add_package import add_package
 from workers.models.catalogue import CATALOGUE
 from workers.models.store import ModelStore, StoreError
 
@@ -22,6 +20,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, out: OutputWrapper) -> None:
+    # Imported here: they bring torch in, which no other verb should have to wait for.
+    from workers.models.add_folder import add_folder
+    from workers.models.add_package import add_package
+
     store = ModelStore(Home.from_env().models)
     line = ProgressLine(out)
     try:
