@@ -13,51 +13,31 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from workers.identity import BlockHash
 from workers.kvstore.clock import Clock, SystemClock
-from workers.kvstore.extent import PAGED, ExtentError, ExtentId, salt_id, short_names, sidecar_hash
-from workers.kvstore.files import Root, RootForeign, RootMissing
+from workers.kvstore.extent import ExtentId, salt_id, short_names
+from workers.kvstore.files import Root
 from workers.kvstore.health import Ailment, Health, Trouble, trouble_of
 from workers.kvstore.index import Index, IndexUnavailable, Location, Lookup
 from workers.kvstore.maintenance import Maintenance
-from workers.kvstore.policy import PolicyError, RetentionPolicy, sidecar_claim
+from workers.kvstore.policy import PolicyError, RetentionPolicy
 from workers.kvstore.policy_feed import PolicyFeed
 from workers.kvstore.pool import BoundedPool, PoolFull
 from workers.kvstore.preview import Previewer
-from workers.kvstore.reading import (
-    BufferPool,
-    HeaderCache,
-    RunData,
-    Segment,
-    SegmentData,
-    SegmentReader,
-    gather,
-    segments_of,
-)
+from workers.kvstore.reading import RunData
+from workers.kvstore.reads import MISS, Hit, Prefetch, Reads
 from workers.kvstore.settings import StoreSettings
+from workers.kvstore.sidecars import Sidecars
 from workers.kvstore.sweeper import Sweeper, SweepReport
 from workers.kvstore.upkeep import Upkeep
 from workers.kvstore.writing import Buffer, Write, Writer
 
 log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """The part of a chain that the store can serve now, under the policy as it is now."""
-
-    blocks: int
-    runs: tuple[Location, ...] = ()
-    reason: str = ""
-    """Why nothing could be looked up; empty when the answer is the index's."""
-
-
-MISS: Final = Hit(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,42 +52,6 @@ class StoreStatus:
     writes_waiting: int
     write_bytes_waiting: int
     counters: dict[str, int] = field(default_factory=dict)
-
-
-class Prefetch:
-    """A read under way. `hit` says what the index promised; `take` waits for the bytes."""
-
-    def __init__(self, store: Store, chain: list[BlockHash], start: int, stop: int) -> None:
-        self._store, self._chain, self._start, self._stop = store, chain, start, stop
-        self._segments: list[Segment] = []
-        self._futures: list[Future[SegmentData]] = []
-        self.hit: Future[Hit] = Future()
-
-    def begin(self, hit: Hit) -> None:
-        """Start the reads of what was found."""
-        self._segments = segments_of(hit.runs, self._start, min(self._stop, hit.blocks))
-        self._futures = self._store.read_segments(self._segments, self._chain)
-        self._segments = self._segments[: len(self._futures)]
-        self.hit.set_result(hit)
-
-    def done(self) -> bool:
-        return self.hit.done() and all(future.done() for future in self._futures)
-
-    def take(self, deadline_s: float) -> RunData:
-        """Verified blocks, in order, up to the first that is missing, damaged or late."""
-        deadline = time.monotonic() + deadline_s
-        try:
-            hit = self.hit.result(deadline_s)
-        except (TimeoutError, CancelledError):
-            self._store.health.count("reads_deadline")
-            return RunData(self._start, reason="deadline")
-        if not self._segments:
-            return RunData(self._start, reason=hit.reason)
-        return self._store.gather(self._start, self._segments, self._futures, deadline)
-
-    def drop(self) -> None:
-        """Nobody needs the bytes any more."""
-        self.take(0.0).release()
 
 
 class Store:
@@ -140,10 +84,14 @@ class Store:
             reserve_bytes=settings.reserve_bytes,
             most_blocks=settings.most_blocks,
         )
-        self._buffers = BufferPool(settings.buffer_bytes)
-        self._headers = HeaderCache(settings.header_cache_blocks)
-        self._reader = SegmentReader(self.root, self._buffers, self._headers)
-        self._reads = BoundedPool("read", threads=settings.readers, bound=settings.read_queue)
+        self._reads = Reads(
+            settings,
+            self.root,
+            self.index,
+            self.health,
+            store_id=lambda: self.maintenance.store_id,
+            wake=lambda: self.maintenance.wake(),
+        )
         self._lookups = BoundedPool("lookup", threads=2, bound=settings.read_queue)
         self._uses = BoundedPool("use", threads=1, bound=settings.write_queue)
         self._writer = Writer(
@@ -157,6 +105,9 @@ class Store:
             extent_bytes=settings.extent_bytes,
             index_lost=self._index_lost,
             failed=self._disk_failed,
+        )
+        self.sidecars = Sidecars(
+            settings, self.clock, self.index, self.policy, self.health, self._reads, self._writer, self._foreign
         )
         self.maintenance = Maintenance(
             settings, self.root, self.index, self.policy, self.health, self.upkeep, self.sweep
@@ -222,7 +173,7 @@ class Store:
     def prefetch(self, chain: Sequence[BlockHash], start: int = 0, stop: int | None = None) -> Prefetch:
         """Look up and read blocks [start, stop) of the chain in the background; returns at once."""
         blocks = list(chain)
-        fetch = Prefetch(self, blocks, start, len(blocks) if stop is None else stop)
+        fetch = Prefetch(self._reads, blocks, start, len(blocks) if stop is None else stop)
 
         def look() -> None:
             fetch.begin(self.find(blocks))
@@ -250,39 +201,9 @@ class Store:
         if hit is None:
             return self.prefetch(chain, start, stop).take(limit)
         blocks = list(chain)
-        fetch = Prefetch(self, blocks, start, len(blocks) if stop is None else stop)
+        fetch = Prefetch(self._reads, blocks, start, len(blocks) if stop is None else stop)
         fetch.begin(hit)
         return fetch.take(limit)
-
-    def read_segments(self, segments: Sequence[Segment], chain: list[BlockHash]) -> list[Future[SegmentData]]:
-        """Queue the reads; fewer futures than segments when the queue is at its bound."""
-        deadline = time.monotonic() + self.settings.read_deadline_s
-        futures: list[Future[SegmentData]] = []
-        for segment in segments:
-            try:
-                futures.append(self._reads.submit(lambda s=segment: self._reader.read(s, chain), deadline=deadline))  # type: ignore[misc]
-            except PoolFull:
-                self.health.count("reads_dropped_queue")
-                break
-        return futures
-
-    def gather(
-        self, start: int, segments: Sequence[Segment], futures: Sequence[Future[SegmentData]], deadline: float
-    ) -> RunData:
-        run = gather(
-            start,
-            segments,
-            futures,
-            deadline=deadline,
-            reader=self._reader,
-            give=self._buffers.give,
-            failed=self._read_failed,
-        )
-        if not run.reason:
-            self.health.clear(Trouble.SLOW, Trouble.IO_ERROR)
-        self.health.count("blocks_read", len(run.blocks))
-        self.health.count("bytes_read", run.nbytes)
-        return run
 
     # -- using and writing -------------------------------------------------------------------------------------------
 
@@ -343,74 +264,6 @@ class Store:
             )
         )
 
-    def put_sidecar(
-        self,
-        chain: Sequence[BlockHash],
-        kind: str,
-        payload: Buffer,
-        *,
-        unit_end: bool,
-        salt: bytes,
-        fingerprint: str,
-        retention_class: str,
-    ) -> bool:
-        """Store the sidecar `kind` of the chain's last block, if the class keeps such; behind the request."""
-        if kind == PAGED or not chain:
-            raise ValueError("a sidecar has a kind of its own and belongs to a block")
-        if self.policy.current.ttl_us(sidecar_claim(retention_class, unit_end=unit_end)) < 0:
-            return False
-        return self._writer.put(
-            Write(
-                chain=list(chain),
-                start=len(chain) - 1,
-                blocks=[bytes(payload)],
-                salt_id=salt_id(salt),
-                fingerprint=fingerprint,
-                retention_class=retention_class,
-                kind=kind,
-                unit_end=unit_end,
-                created=self.clock.now(),
-                deadline=time.monotonic() + self.settings.write_deadline_s,
-            )
-        )
-
-    def get_sidecars(
-        self,
-        chain: Sequence[BlockHash],
-        positions: Sequence[int],
-        kind: str,
-        *,
-        retention_class: str,
-        deadline_s: float | None = None,
-    ) -> dict[int, bytes]:
-        """Verified sidecars of the blocks at `positions`; what is missing is left out. Counts as their use."""
-        names = [sidecar_hash(chain[position], kind) for position in positions]
-        try:
-            lookup = self.index.locate(short_names(names))
-            policy = self.policy.ensure(lookup.policy_version)
-        except (IndexUnavailable, PolicyError):
-            self.health.count("lookups_failed")
-            return {}
-        if self._foreign(lookup) is not None:
-            return {}
-        now, wanted, used = self.index.now_us(), [], []
-        for number, run in enumerate(lookup.runs):
-            if run.count and policy.live(run.claims, now):
-                wanted.append(Segment(run.extent, run.offset, 1, number))
-        futures = self.read_segments(wanted, names)
-        deadline = time.monotonic() + (self.settings.read_deadline_s if deadline_s is None else deadline_s)
-        out: dict[int, bytes] = {}
-        for segment, future in zip(wanted, futures, strict=False):
-            with self.gather(segment.position, [segment], [future], deadline) as run_data:
-                if run_data.blocks:
-                    out[positions[segment.position]] = bytes(run_data.blocks[0])
-                    used.append(segment.extent)
-        try:
-            self.index.touch_ids(used, sidecar_claim(retention_class, unit_end=True))
-        except IndexUnavailable:
-            self.health.count("uses_failed")
-        return out
-
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until all that was handed over is written or dropped (tests, replays, shutdown)."""
         return self._writer.flush(timeout_s)
@@ -451,33 +304,3 @@ class Store:
     def _disk_failed(self, error: OSError) -> None:
         self.health.report(trouble_of(error), str(error))
         self.maintenance.wake()
-
-    def _read_failed(self, extent: ExtentId, error: Exception) -> None:
-        """Decide what a failed read says: about this extent, or about the file system."""
-        self._headers.drop(extent)
-        if isinstance(error, TimeoutError):
-            self.health.count("reads_deadline")
-            self.health.report(Trouble.SLOW, f"a read took longer than {self.settings.read_deadline_s:g} s")
-        elif isinstance(error, ExtentError):
-            self.health.count(f"reads_{error.reason}")
-            self.health.report(Trouble.CORRUPT, f"{extent.hex()}: {error}")
-            self._forget(extent, "corrupt")
-        elif isinstance(error, FileNotFoundError | NotADirectoryError):
-            self.health.count("reads_gone")
-            try:
-                self.root.check(self.maintenance.store_id)
-            except (RootMissing, RootForeign, OSError) as problem:
-                self.health.report(Trouble.ROOT_MISSING, str(problem))
-                self.maintenance.wake()
-            else:
-                self._forget(extent, "lost")
-        else:
-            self.health.count("reads_failed")
-            self.health.report(trouble_of(error) if isinstance(error, OSError) else Trouble.IO_ERROR, str(error))
-            self.maintenance.wake()
-
-    def _forget(self, extent: ExtentId, reason: str) -> None:
-        try:
-            self.index.forget([extent], reason=reason)
-        except IndexUnavailable:
-            self.health.count("forgets_failed")

@@ -47,6 +47,8 @@ class Sweeper:
         self._index, self._root, self._health = index, root, health
         self._reserve = reserve_bytes
         self._most_blocks = most_blocks
+        self._blocks_per_claim = 4.0
+        """What a released claim freed lately: sizes the next batch."""
 
     def sweep(self, policy: RetentionPolicy) -> SweepReport:
         """One full round. Raises IndexUnavailable or OSError; a round that broke off is continued by the next."""
@@ -82,10 +84,14 @@ class Sweeper:
         return [Claim(claim, int(score), ExtentId(extent)) for extent, score in rows]
 
     def _release(self, claims: list[Claim], reason: str, **limits: int) -> Released:
+        began = time.monotonic()
         released = self._index.release(claims, reason=reason, **limits)
+        took = time.monotonic() - began
+        if released.claims:
+            self._blocks_per_claim = (self._blocks_per_claim + max(1.0, released.blocks / released.claims)) / 2
         if released.extents:
             self._health.count(f"extents_{reason}", len(released.extents))
-        time.sleep(PAUSE_S)  # lookups of others come first
+        time.sleep(max(PAUSE_S, took))  # lookups of others come first: at most half of the time is ours
         return released
 
     def _expire(self, policy: RetentionPolicy, report: SweepReport) -> None:
@@ -96,8 +102,12 @@ class Sweeper:
                 report.expired_blocks += released.blocks
                 report.expired_bytes += released.bytes
 
+    def _batch(self) -> int:
+        """Claims that free about BATCH_BLOCKS."""
+        return max(2, min(BATCH_CLAIMS, round(BATCH_BLOCKS / self._blocks_per_claim)))
+
     def _released_below(self, claim: str, below_us: float, reason: str) -> Iterator[Released]:
-        while oldest := self._oldest(claim, BATCH_CLAIMS, below_us):
+        while oldest := self._oldest(claim, self._batch(), below_us):
             yield self._release(oldest, reason, want_blocks=BATCH_BLOCKS)
 
     def _class_budgets(self, policy: RetentionPolicy, report: SweepReport) -> None:
@@ -111,7 +121,7 @@ class Sweeper:
                 continue
             excess = held - int(policy.low_watermark * item.byte_budget)
             while excess > 0:
-                batch = self._merged(names, BATCH_CLAIMS)
+                batch = self._merged(names, self._batch())
                 if not batch:
                     break
                 sizes = self._sizes([claim.extent for claim in batch])
@@ -151,7 +161,7 @@ class Sweeper:
             levels.setdefault(policy.find(class_of(name)).priority, []).append(name)
         left = max(want_bytes, want_blocks)
         for _, names in sorted(levels.items()):
-            while left > 0 and (batch := self._merged(names, BATCH_CLAIMS)):
+            while left > 0 and (batch := self._merged(names, self._batch())):
                 blocks = min(left, BATCH_BLOCKS) if want_blocks >= 0 else BATCH_BLOCKS
                 released = self._release(
                     batch, "capacity", want_blocks=blocks, want_bytes=left if want_bytes >= 0 else -1

@@ -1,0 +1,170 @@
+"""Reads of runs: queued, prefetched, joined within a deadline; and what a failed read says about store and disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Final
+
+from workers.identity import BlockHash
+from workers.kvstore.extent import ExtentError, ExtentId
+from workers.kvstore.files import Root, RootForeign, RootMissing
+from workers.kvstore.health import Health, Trouble, trouble_of
+from workers.kvstore.index import Index, IndexUnavailable, Location
+from workers.kvstore.pool import BoundedPool, PoolFull
+from workers.kvstore.reading import (
+    BufferPool,
+    HeaderCache,
+    RunData,
+    Segment,
+    SegmentData,
+    SegmentReader,
+    gather,
+    segments_of,
+)
+from workers.kvstore.settings import StoreSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The part of a chain that the store can serve now, under the policy as it is now."""
+
+    blocks: int
+    runs: tuple[Location, ...] = ()
+    reason: str = ""
+    """Why nothing could be looked up; empty when the answer is the index's."""
+
+
+MISS: Final = Hit(0)
+
+
+class Prefetch:
+    """A read under way. `hit` says what the index promised; `take` waits for the bytes."""
+
+    def __init__(self, reads: Reads, chain: list[BlockHash], start: int, stop: int) -> None:
+        self._reads, self._chain, self._start, self._stop = reads, chain, start, stop
+        self._segments: list[Segment] = []
+        self._futures: list[Future[SegmentData]] = []
+        self.hit: Future[Hit] = Future()
+
+    def begin(self, hit: Hit) -> None:
+        """Start the reads of what was found."""
+        self._segments = segments_of(hit.runs, self._start, min(self._stop, hit.blocks))
+        self._futures = self._reads.submit(self._segments, self._chain)
+        self._segments = self._segments[: len(self._futures)]
+        self.hit.set_result(hit)
+
+    def done(self) -> bool:
+        return self.hit.done() and all(future.done() for future in self._futures)
+
+    def take(self, deadline_s: float) -> RunData:
+        """Verified blocks, in order, up to the first that is missing, damaged or late."""
+        deadline = time.monotonic() + deadline_s
+        try:
+            hit = self.hit.result(deadline_s)
+        except (TimeoutError, CancelledError):
+            self._reads.health.count("reads_deadline")
+            return RunData(self._start, reason="deadline")
+        if not self._segments:
+            return RunData(self._start, reason=hit.reason)
+        return self._reads.gather(self._start, self._segments, self._futures, deadline)
+
+    def drop(self) -> None:
+        """Nobody needs the bytes any more."""
+        self.take(0.0).release()
+
+
+class Reads:
+    """Thread-safe. `store_id` names the root that is expected to be mounted; `wake` makes maintenance look at once."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        root: Root,
+        index: Index,
+        health: Health,
+        *,
+        store_id: Callable[[], str],
+        wake: Callable[[], None],
+    ) -> None:
+        self.health = health
+        self._root, self._index = root, index
+        self._store_id, self._wake = store_id, wake
+        self._deadline_s = settings.read_deadline_s
+        self._buffers = BufferPool(settings.buffer_bytes)
+        self._headers = HeaderCache(settings.header_cache_blocks)
+        self._reader = SegmentReader(root, self._buffers, self._headers)
+        self._pool = BoundedPool("read", threads=settings.readers, bound=settings.read_queue)
+
+    @property
+    def waiting(self) -> int:
+        return self._pool.waiting
+
+    @property
+    def busy(self) -> int:
+        return self._pool.busy
+
+    def close(self, timeout_s: float) -> None:
+        self._pool.close(timeout_s)
+
+    def submit(self, segments: Sequence[Segment], chain: list[BlockHash]) -> list[Future[SegmentData]]:
+        """Queue the reads; fewer futures than segments when the queue is at its bound."""
+        deadline = time.monotonic() + self._deadline_s
+        futures: list[Future[SegmentData]] = []
+        for segment in segments:
+            try:
+                futures.append(self._pool.submit(lambda s=segment: self._reader.read(s, chain), deadline=deadline))  # type: ignore[misc]
+            except PoolFull:
+                self.health.count("reads_dropped_queue")
+                break
+        return futures
+
+    def gather(
+        self, start: int, segments: Sequence[Segment], futures: Sequence[Future[SegmentData]], deadline: float
+    ) -> RunData:
+        run = gather(
+            start,
+            segments,
+            futures,
+            deadline=deadline,
+            reader=self._reader,
+            give=self._buffers.give,
+            failed=self._failed,
+        )
+        if not run.reason:
+            self.health.clear(Trouble.SLOW, Trouble.IO_ERROR)
+        self.health.count("blocks_read", len(run.blocks))
+        self.health.count("bytes_read", run.nbytes)
+        return run
+
+    def _failed(self, extent: ExtentId, error: Exception) -> None:
+        """Decide what a failed read says: about this extent, or about the file system."""
+        self._headers.drop(extent)
+        if isinstance(error, TimeoutError):
+            self.health.count("reads_deadline")
+            self.health.report(Trouble.SLOW, f"a read took longer than {self._deadline_s:g} s")
+        elif isinstance(error, ExtentError):
+            self.health.count(f"reads_{error.reason}")
+            self.health.report(Trouble.CORRUPT, f"{extent.hex()}: {error}")
+            self._forget(extent, "corrupt")
+        elif isinstance(error, FileNotFoundError | NotADirectoryError):
+            self.health.count("reads_gone")
+            try:
+                self._root.check(self._store_id())
+            except (RootMissing, RootForeign, OSError) as problem:
+                self.health.report(Trouble.ROOT_MISSING, str(problem))
+                self._wake()
+            else:
+                self._forget(extent, "lost")
+        else:
+            self.health.count("reads_failed")
+            self.health.report(trouble_of(error) if isinstance(error, OSError) else Trouble.IO_ERROR, str(error))
+            self._wake()
+
+    def _forget(self, extent: ExtentId, reason: str) -> None:
+        try:
+            self._index.forget([extent], reason=reason)
+        except IndexUnavailable:
+            self.health.count("forgets_failed")

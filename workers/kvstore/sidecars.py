@@ -1,0 +1,106 @@
+"""Sidecars: bytes that belong to a block but are no paged rows (the window rows that make a resume cheap). Opaque here.
+
+They are extents of their own, found by (block, kind), kept by the rule of their class, and always optional: without them the
+engine recomputes. A kind carries its version (`window.v1`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from workers.identity import BlockHash
+from workers.kvstore.clock import Clock
+from workers.kvstore.extent import PAGED, salt_id, short_names, sidecar_hash
+from workers.kvstore.health import Health
+from workers.kvstore.index import Index, IndexUnavailable, Lookup
+from workers.kvstore.policy import PolicyError, sidecar_claim
+from workers.kvstore.policy_feed import PolicyFeed
+from workers.kvstore.reading import Segment
+from workers.kvstore.reads import Reads
+from workers.kvstore.settings import StoreSettings
+from workers.kvstore.writing import Buffer, Write, Writer
+
+
+class Sidecars:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        clock: Clock,
+        index: Index,
+        policy: PolicyFeed,
+        health: Health,
+        reads: Reads,
+        writer: Writer,
+        foreign: Callable[[Lookup], str | None],
+    ) -> None:
+        self._settings, self._clock, self._index, self._policy = settings, clock, index, policy
+        self._health, self._reads, self._writer, self._foreign = health, reads, writer, foreign
+
+    def put(
+        self,
+        chain: Sequence[BlockHash],
+        kind: str,
+        payload: Buffer,
+        *,
+        unit_end: bool,
+        salt: bytes,
+        fingerprint: str,
+        retention_class: str,
+    ) -> bool:
+        """Store the sidecar `kind` of the chain's last block, if the class keeps such; behind the request."""
+        if kind == PAGED or not chain:
+            raise ValueError("a sidecar has a kind of its own and belongs to a block")
+        if self._policy.current.ttl_us(sidecar_claim(retention_class, unit_end=unit_end)) < 0:
+            return False
+        return self._writer.put(
+            Write(
+                chain=list(chain),
+                start=len(chain) - 1,
+                blocks=[bytes(payload)],
+                salt_id=salt_id(salt),
+                fingerprint=fingerprint,
+                retention_class=retention_class,
+                kind=kind,
+                unit_end=unit_end,
+                created=self._clock.now(),
+                deadline=time.monotonic() + self._settings.write_deadline_s,
+            )
+        )
+
+    def get(
+        self,
+        chain: Sequence[BlockHash],
+        positions: Sequence[int],
+        kind: str,
+        *,
+        retention_class: str,
+        deadline_s: float | None = None,
+    ) -> dict[int, bytes]:
+        """Verified sidecars of the blocks at `positions`; what is missing is left out. Counts as their use."""
+        names = [sidecar_hash(chain[position], kind) for position in positions]
+        try:
+            lookup = self._index.locate(short_names(names))
+            policy = self._policy.ensure(lookup.policy_version)
+        except (IndexUnavailable, PolicyError):
+            self._health.count("lookups_failed")
+            return {}
+        if self._foreign(lookup) is not None:
+            return {}
+        now, wanted, used = self._index.now_us(), [], []
+        for number, run in enumerate(lookup.runs):
+            if run.count and policy.live(run.claims, now):
+                wanted.append(Segment(run.extent, run.offset, 1, number))
+        futures = self._reads.submit(wanted, names)
+        deadline = time.monotonic() + (self._settings.read_deadline_s if deadline_s is None else deadline_s)
+        out: dict[int, bytes] = {}
+        for segment, future in zip(wanted, futures, strict=False):
+            with self._reads.gather(segment.position, [segment], [future], deadline) as run_data:
+                if run_data.blocks:
+                    out[positions[segment.position]] = bytes(run_data.blocks[0])
+                    used.append(segment.extent)
+        try:
+            self._index.touch_ids(used, sidecar_claim(retention_class, unit_end=True))
+        except IndexUnavailable:
+            self._health.count("uses_failed")
+        return out
