@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from controlplane.launcher.instance import Instance
 from controlplane.launcher.process import ProcessRecord, kill_group, send, wait_gone
-from controlplane.launcher.programs import AGENT, BEAT, CONTROL, GATEWAY, TELEMETRY
+from controlplane.launcher.programs import AGENT, BEAT, CONTROL, GATEWAY
 from controlplane.launcher.supervisor import Supervisor
 
 DEADLINE_S = 15.0
-_ENGINES_BY_S = 8.0
-"""Seconds after the start of stopping until which engines may drain by themselves."""
+_REQUEST_S, _ENGINES_BY_S, _OTHERS_BY_S, _SERVICES_BY_S = 5.0, 7.5, 10.0, 13.5
+"""Seconds from the start until which: the agent may be asked, engines drain, everything else ends, services end."""
 _SERVICES = ("valkey", "postgres")
 
 
@@ -22,13 +22,13 @@ def stop_supervised(supervisor: Supervisor, instance: Instance, request_engine_s
     started = time.monotonic()
     supervisor.signal(GATEWAY, BEAT, CONTROL)
     if AGENT in supervisor.running() and instance.engines():
-        request_engine_stop(6.0)
+        request_engine_stop(_REQUEST_S)
         while instance.engines() and time.monotonic() < started + _ENGINES_BY_S:
             time.sleep(0.1)
-    supervisor.stop(AGENT, GATEWAY, BEAT, CONTROL, TELEMETRY)
+    others = [name for name in supervisor.names() if name not in _SERVICES]
+    supervisor.stop(*others, within_s=started + _OTHERS_BY_S - time.monotonic())
     stop_engines(instance)
-    supervisor.stop(*(name for name in supervisor.names() if name not in _SERVICES))
-    supervisor.stop(*_SERVICES)
+    supervisor.stop(*_SERVICES, within_s=started + _SERVICES_BY_S - time.monotonic())
 
 
 def stop_leftovers(instance: Instance, *, engines: bool) -> int:

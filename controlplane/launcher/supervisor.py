@@ -72,12 +72,13 @@ class Supervisor:
             if child is not None and child.restart_at is None:
                 send(child.record, child.command.stop_signal)
 
-    def stop(self, *names: str) -> None:
-        """Stop processes side by side: signal, grace period, then SIGKILL for their whole groups."""
+    def stop(self, *names: str, within_s: float = 60.0) -> None:
+        """Stop processes side by side: signal, grace period (at most `within_s`), then SIGKILL for whole groups."""
         children = [self._children.pop(name) for name in names if name in self._children]
         for child in children:
             send(child.record, child.command.stop_signal)
-        deadline = time.monotonic() + max((child.command.stop_grace_s for child in children), default=0.0)
+        grace_s = max((child.command.stop_grace_s for child in children), default=0.0)
+        deadline = time.monotonic() + min(grace_s, within_s)
         for child in children:
             _wait(child.process, deadline - time.monotonic())
         for child in children:
