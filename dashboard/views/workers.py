@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 from controlplane.accounts.permissions import Action
 from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Deployment, EvictionFreeze, Node, Pool, Revision, Worker
-from controlplane.fleet.statuses import WorkerStatus
+from controlplane.fleet.statuses import RoleChoices, WorkerStatus
 from dashboard.access import permission_required, wants_partial
 
 
@@ -76,14 +76,20 @@ def _group(deployment: Deployment, by_pool: dict[Pool, list[Worker]]) -> Deploym
                 revision=revision,
                 wanted=revision == wanted,
                 pools=[
-                    PoolGroup(pool=pool, workers=by_pool.get(pool, []))
-                    # prefill before decode, as a request passes them
-                    for pool in sorted(pools[revision], key=lambda pool: pool.role, reverse=True)
+                    PoolGroup(pool=pool, workers=by_pool.get(pool, [])) for pool in _shown(pools[revision], by_pool)
                 ],
             )
             for revision in ordered
         ],
     )
+
+
+def _shown(pools: set[Pool], by_pool: dict[Pool, list[Worker]]) -> list[Pool]:
+    """Prefill before decode, as a request passes them; of the two ways to serve, not the one that is not used."""
+    used = {pool for pool in pools if pool.replicas or by_pool.get(pool)}
+    whole = {pool.role == RoleChoices.BOTH for pool in used}
+    shown = {pool for pool in pools if pool in used or not whole or (pool.role == RoleChoices.BOTH) in whole}
+    return sorted(shown, key=lambda pool: pool.role, reverse=True)
 
 
 @require_safe

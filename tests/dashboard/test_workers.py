@@ -55,6 +55,14 @@ def test_a_pool_without_workers_is_shown(viewer: Client) -> None:
     assert "manage.py fleet scale smollm2 decode 1" in viewer.get("/workers").content.decode()
 
 
+def test_the_way_to_serve_that_is_not_used_is_not_shown() -> None:
+    deployment = factories.deployment(workers=1)
+    assert deployment.revision is not None
+    Pool.objects.create(revision=deployment.revision, role="both", replicas=0)
+    [group] = fleet_tree().deployments
+    assert [pool.pool.role for pool in group.revisions[0].pools] == ["prefill", "decode"]
+
+
 def test_a_freeze_of_evictions_is_on_top(viewer: Client) -> None:
     EvictionFreeze.objects.create(reason="5 of 6 workers were silent.")
     assert "5 of 6 workers were silent." in viewer.get("/workers").content.decode()

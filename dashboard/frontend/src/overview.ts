@@ -86,6 +86,5 @@ startLive(
   },
   (state) => {
     if (state.kind === "stale" || state.kind === "reconnecting") draw();
-    find<HTMLElement>("#overview").dataset["live"] = state.kind;
   },
 );

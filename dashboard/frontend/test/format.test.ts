@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { age, count, dollars, duration, latency, percent } from "../src/lib/format.ts";
+import { age, count, dollars, duration, latency, latencyTick, percent } from "../src/lib/format.ts";
 
 test("counts keep three digits or so", () => {
   const shown = [null, 0, 0.5, 3, 7.26, 72.6, 7250.4, 12_500, 2_340_000].map(count);
@@ -14,6 +14,11 @@ test("latency changes its unit at a second", () => {
   assert.deepEqual(latency(null), { value: "–", unit: "ms" });
 });
 
+test("the ticks of one axis share a unit", () => {
+  assert.deepEqual([0, 500, 1_000].map((ms) => latencyTick(ms, 1_500)), ["0", "0.5 s", "1 s"]);
+  assert.deepEqual([0, 2.5, 40].map((ms) => latencyTick(ms, 60)), ["0", "2.5 ms", "40 ms"]);
+});
+
 test("absent is a dash, not zero", () => {
   assert.equal(percent(null), "–");
   assert.equal(percent(0), "0");
@@ -22,8 +27,8 @@ test("absent is a dash, not zero", () => {
 });
 
 test("dollars show the digits that carry the amount", () => {
-  const shown = [1234.5, 1.239, 0.24, 0.0123, 0.00001, -2].map(dollars);
-  assert.deepEqual(shown, ["$1,235", "$1.24", "$0.24", "$0.0123", "$<0.0001", "−$2.00"]);
+  const shown = [1234.5, 1.239, 0.24, 0.05, 0.0123, 0.00001, -2].map(dollars);
+  assert.deepEqual(shown, ["$1,235", "$1.24", "$0.24", "$0.05", "$0.0123", "$<0.0001", "−$2.00"]);
 });
 
 test("durations", () => {

@@ -19,8 +19,8 @@ export interface ChartOptions {
   series: Series[];
   /** A value in the table, with its unit. */
   format(value: number | null): string;
-  /** A tick of the axis. */
-  tick(value: number): string;
+  /** A tick of an axis whose last is `top`. */
+  tick(value: number, top: number): string;
   /** Fixed top of the axis, for shares. */
   top?: number;
   /** The axis never shrinks below this: noise at rest is not a signal. */
@@ -159,7 +159,7 @@ export class Chart {
           size: 28,
           values: (_plot, splits) => splits.map((at) => clockTime(at).slice(0, 5 + (at % 60 === 0 ? 0 : 3))),
         },
-        { ...axis, grid, space: 36, size: 52, gap: 6, values: (_plot, splits) => splits.map(tick) },
+        { ...axis, grid, space: 36, size: 52, gap: 6, values: (_plot, splits) => splits.map((value) => tick(value, splits.at(-1) ?? 0)) },
       ],
       series: [
         {},

@@ -1,10 +1,9 @@
 /** The charts of the overview: what each reads out of a frame. */
 import type { ChartOptions, Series } from "./chart.ts";
-import { count, dollars, latency, percent } from "./format.ts";
+import { count, dollars, latency, latencyTick, percent } from "./format.ts";
 import type { Frame, Percentiles } from "./frames.ts";
 
 function milliseconds(value: number | null): string {
-  if (value === 0) return "0";
   const { value: text, unit } = latency(value);
   return `${text} ${unit}`;
 }
@@ -32,8 +31,8 @@ export const CHARTS: Record<string, ChartOptions> = {
     tick: count,
     leastTop: 10,
   },
-  ttft: { series: percentiles((frame) => frame.ttft_ms), format: milliseconds, tick: milliseconds, leastTop: 10 },
-  tbt: { series: percentiles((frame) => frame.tbt_ms), format: milliseconds, tick: milliseconds, leastTop: 10 },
+  ttft: { series: percentiles((frame) => frame.ttft_ms), format: milliseconds, tick: latencyTick, leastTop: 10 },
+  tbt: { series: percentiles((frame) => frame.tbt_ms), format: milliseconds, tick: latencyTick, leastTop: 10 },
   hits: {
     series: [{ label: "Hit rate", colour: "hit", fill: true, read: (frame) => frame.hit_rate }],
     format: (value) => `${percent(value)} %`,

@@ -32,6 +32,12 @@ export function latency(ms: number | null | undefined): Quantity {
   return { value: fixed(ms / 1_000, ms < 10_000 ? 2 : 1), unit: "s" };
 }
 
+/** A tick of an axis that reaches to `topMs`: all ticks in one unit, without idle zeros. */
+export function latencyTick(ms: number, topMs: number): string {
+  if (ms === 0) return "0";
+  return topMs < 1_000 ? `${Number(ms.toFixed(1))} ms` : `${Number((ms / 1_000).toFixed(2))} s`;
+}
+
 /** A share of one as a percentage. */
 export function percent(share: number | null | undefined): string {
   if (share === null || share === undefined) return DASH;
@@ -44,8 +50,9 @@ export function dollars(amount: number | null | undefined): string {
   const size = Math.abs(amount);
   const sign = amount < 0 ? "−" : "";
   if (size !== 0 && size < 0.0001) return `${sign}$<0.0001`;
-  const digits = size >= 1_000 ? 0 : size >= 0.1 || size === 0 ? 2 : 4;
-  return `${sign}$${fixed(size, digits)}`;
+  if (size >= 1_000) return `${sign}$${whole.format(size)}`;
+  const digits = size >= 0.1 ? 2 : 4;
+  return `${sign}$${size.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: digits })}`;
 }
 
 /** 8 s, 3 min 20 s, 4 h 5 min, 2 d 3 h. */

@@ -17,6 +17,7 @@ const MINUTE_S = 60;
 const STEADY = 0.03;
 
 function p99(value: number | null | undefined): string {
+  if (value === null || value === undefined) return "nothing for 10 s";
   const { value: text, unit } = latency(value);
   return `p99 ${text} ${unit}`;
 }
@@ -54,7 +55,7 @@ const TILES: Record<string, Tile> = {
   },
   money: {
     value: (frame) => money(frame.cost_per_hour_usd),
-    show: (value) => ({ value: dollars(value), unit: "per hour" }),
+    show: (value) => ({ value: dollars(value), unit: "/ h" }),
     note: (frame) => `${dollars(money(frame.revenue_per_hour_usd))} revenue`,
     good: null,
   },
