@@ -152,11 +152,11 @@ class Completion:
                 raise deadline(self._limits.deadline_s)
             if now >= until:
                 return None
+            timer = asyncio.get_running_loop().call_later(until - now, self._wake.set)
             try:
-                async with asyncio.timeout(until - now):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+                await self._wake.wait()
+            finally:
+                timer.cancel()
 
     def close(self, how: str) -> None:
         """Idempotent: cancels what runs on both sides and settles. `how` is the name under which the end is counted."""

@@ -10,24 +10,21 @@ import asyncio
 import enum
 import logging
 import random
-import socket
 import time
 from collections.abc import Callable
 
 from controlplane.inference.events import Lost, WorkerEvent
+from controlplane.inference.greeting import GreetingFailed, greet, open_stream
 from controlplane.inference.limits import GatewayLimits
 from workers.protocol import (
     Address,
     Cancel,
     Decode,
-    Endpoint,
     ErrorCode,
     Failed,
     Hello,
-    PeerKind,
     Prefill,
     ProtocolError,
-    Refused,
     RequestId,
     Role,
     Scheduled,
@@ -57,25 +54,6 @@ class ConnectionState(enum.StrEnum):
 
 class CannotSend(Exception):
     """The frame was not sent; the request can go elsewhere."""
-
-
-class GreetingFailed(Exception):
-    def __init__(self, code: ErrorCode | None, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-async def open_stream(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises OSError; ValueError for what is no endpoint."""
-    kind, _, rest = endpoint.partition(":")
-    if kind == "unix":
-        return await asyncio.open_unix_connection(rest)
-    if kind != "tcp":
-        raise ValueError(f"{endpoint!r} is neither unix:PATH nor tcp:HOST:PORT")
-    host, _, port = rest.rpartition(":")
-    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return reader, writer
 
 
 class Connection:
@@ -239,11 +217,9 @@ class Connection:
         async with asyncio.timeout(self._limits.connect_s):
             self._reader, writer = await open_stream(self.lease.endpoint)
         try:
-            hello = Hello(peer=self._gateway, kind=PeerKind.GATEWAY, expect=expect, secret=self._secret)
-            writer.write(encode(hello))
             async with asyncio.timeout(self._limits.greeting_s):
-                answer = await read_frame(self._reader)
-            self._accept(answer)
+                welcome = await greet(self._reader, writer, gateway=self._gateway, expect=expect, secret=self._secret)
+            self._accept(welcome)
         except BaseException:
             writer.close()
             raise
@@ -253,11 +229,7 @@ class Connection:
         self.error = ""
         log.info("connected to %s (%s, %s)", self.address, self.role, self.state)
 
-    def _accept(self, answer: object) -> None:
-        if isinstance(answer, Refused):
-            raise GreetingFailed(answer.code, f"refused: {answer.message}")
-        if not isinstance(answer, Welcome):
-            raise GreetingFailed(None, "closed before the greeting")
+    def _accept(self, answer: Welcome) -> None:
         known = self.lease.address
         if answer.address.worker != known.worker or answer.address.epoch < known.epoch:
             raise GreetingFailed(None, f"{answer.address} answers where {known} was expected")
@@ -277,11 +249,23 @@ class Connection:
 
     async def _serve(self) -> None:
         """Hand out frames until the connection ends, or is silent for too long."""
+        watch = asyncio.create_task(self._close_when_silent(), name=f"silence-{self.worker}")
+        try:
+            await self._read_frames()
+        finally:
+            watch.cancel()
+
+    async def _close_when_silent(self) -> None:
+        """One timer for the connection, not one for each frame."""
+        while (left := self._limits.silence_s - self.heard_age_s) > 0:  # noqa: ASYNC110 - frames put it off
+            await asyncio.sleep(left)
+        self._drop(f"silent for {self._limits.silence_s:g} s")
+
+    async def _read_frames(self) -> None:
         while True:
-            async with asyncio.timeout(self._limits.silence_s):
-                frame = await read_frame(self._reader)
+            frame = await read_frame(self._reader)
             if frame is None:
-                raise ProtocolError("closed by the worker")
+                raise ProtocolError("closed by the worker" if self.connected else self.error)
             self._heard = time.monotonic()
             match frame:
                 case Tokens(deltas=deltas):
