@@ -3,6 +3,7 @@
 Arithmetic is float32, whatever the model computes in: the codes are part of the trained model.
 """
 
+import functools
 import math
 
 import torch
@@ -14,16 +15,21 @@ E4M3_MAX = 448.0
 BLOCK = 32
 
 
-def _table(values: list[float], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=like.device)
+@functools.cache
+def _pow2_table(device: torch.device) -> torch.Tensor:
+    return torch.tensor([math.ldexp(1.0, b - 127) for b in range(255)] + [math.nan], device=device)
+
+
+@functools.cache
+def _e2m1_table(device: torch.device) -> torch.Tensor:
+    return torch.tensor([*E2M1_MAGNITUDES, *(-m for m in E2M1_MAGNITUDES)], device=device)
 
 
 def pow2_from_bytes(scales: torch.Tensor) -> torch.Tensor:
     """ue8m0: byte b is 2^(b-127), 255 is not a number. By table: exp2 need not be exact, and 2^-127 is
     subnormal.
     """
-    table = _table([math.ldexp(1.0, b - 127) for b in range(255)] + [math.nan], scales)
-    return table[scales.long()]
+    return _pow2_table(scales.device)[scales.long()]
 
 
 def pow2_ceil_bytes(values: torch.Tensor) -> torch.Tensor:
@@ -57,9 +63,8 @@ def e2m1_pack(values: torch.Tensor) -> torch.Tensor:
 
 
 def e2m1_unpack(data: torch.Tensor) -> torch.Tensor:
-    table = _table([*E2M1_MAGNITUDES, *(-m for m in E2M1_MAGNITUDES)], data)
     raw = data.view(torch.uint8)
-    return table[torch.stack((raw & 15, raw >> 4), dim=-1).flatten(-2).long()]
+    return _e2m1_table(data.device)[torch.stack((raw & 15, raw >> 4), dim=-1).flatten(-2).long()]
 
 
 def encode_rows(values: torch.Tensor, row_format: RowFormat) -> Rows:

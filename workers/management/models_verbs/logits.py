@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--prefill",
         choices=("off", "mask", "compact"),
         default="off",
-        help="rows before the prompt's tail in the layers after the last KV source: off = run like all others (default), "
+        help="rows before the prompt's tail in layers after the last KV source: off = run like the others (default), "
         "mask = run but hidden from the tail, compact = dropped",
     )
     parser.add_argument(

@@ -22,9 +22,7 @@ def greedy(golden: Golden, cache: SequenceCache, first: int, count: int) -> list
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_forward(golden: Golden, length: int) -> None:
-    result = golden.model.forward(
-        golden.tensors[f"forward.{length}.ids"], golden.model.new_cache(golden.formats)
-    )
+    result = golden.model.forward(golden.tensors[f"forward.{length}.ids"], golden.model.new_cache(golden.formats))
     assert golden.worst(result.logits, f"forward.{length}.logits") <= golden.tolerance
 
 

@@ -1,0 +1,54 @@
+"""Routing and experts (V4.1 specification, section 6)."""
+
+import torch
+import torch.nn.functional as F
+
+from kernels import moe
+from kernels.quantization import Weight, WeightFormat, encode_weight
+
+
+def test_ties_go_to_the_lowest_expert() -> None:
+    experts, weights = moe.route(torch.zeros(2, 3), torch.ones(6, 3), torch.zeros(6), top_k=3, scaling=1.5)
+    assert experts.tolist() == [[0, 1, 2]] * 2
+    torch.testing.assert_close(weights, torch.full((2, 3), 0.5))
+
+
+def test_bias_chooses_but_does_not_weigh() -> None:
+    x, gate = torch.eye(2), torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    experts, weights = moe.route(x[:1], gate, torch.tensor([0.0, 0.0, 9.0]), top_k=2, scaling=1.0, temperature=2.0)
+    assert experts.tolist() == [[2, 0]]
+    scores = F.softplus(torch.tensor([0.0, 1.5])).sqrt()
+    torch.testing.assert_close(weights[0], scores / scores.sum())
+
+
+def test_bias_may_differ_by_row() -> None:
+    bias = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
+    experts, _ = moe.route(torch.zeros(2, 3), torch.zeros(2, 3), bias, top_k=1, scaling=1.0)
+    assert experts.tolist() == [[0], [1]]
+
+
+def test_clamps() -> None:
+    """The gate is cut above only, before silu; the other branch on both sides."""
+    one = torch.ones(1, 1)
+    big = moe.gated_ffn(one * 1e3, one, one, one, limit=10.0)
+    torch.testing.assert_close(big, F.silu(torch.tensor([[10.0]])) * 10)
+    negative = moe.gated_ffn(one, one * -20, one * -30, one, limit=10.0)
+    torch.testing.assert_close(negative, F.silu(torch.tensor([[-20.0]])) * -10)
+
+
+def test_experts_mix_as_stacked_or_packed(seeded: int) -> None:
+    torch.manual_seed(seeded)
+    x, experts = torch.randn(5, 32), torch.tensor([[0, 2], [2, 1], [1, 0], [0, 1], [2, 0]])
+    weights = torch.rand(5, 2)
+    packed = []
+    for shape in ((64, 32), (64, 32), (32, 64)):
+        pairs = [encode_weight(torch.randn(shape) / 6, WeightFormat.MXFP4) for _ in range(3)]
+        stacked = (torch.stack([p[0] for p in pairs]), torch.stack([p[1] for p in pairs]))
+        packed.append(Weight(WeightFormat.MXFP4, *stacked))
+    dense = [Weight.of(w.dense(torch.float32)) for w in packed]
+    got = moe.mix_experts(x, experts, weights, *packed, limit=10.0)
+    assert torch.equal(got, moe.mix_experts(x, experts, weights, *dense, limit=10.0))
+    w1, w3, w2 = (w.data for w in dense)
+    row = sum(weights[1, i] * moe.gated_ffn(x[1:2], w1[e], w3[e], w2[e], limit=10.0) for i, e in enumerate((2, 1)))
+    torch.testing.assert_close(got[1:2], row)
+    assert moe.mix_experts(x[:0], experts[:0], weights[:0], *packed, limit=10.0).shape == (0, 32)
