@@ -205,7 +205,8 @@ class Root:
             now = reference.stat().st_ctime
             for entry in _entries(self.temporary):
                 with contextlib.suppress(FileNotFoundError):
-                    if now - entry.stat(follow_symlinks=False).st_ctime > older_than_s:
+                    age = now - entry.stat(follow_symlinks=False).st_ctime
+                    if age > older_than_s and entry.name != reference.name:
                         os.unlink(entry.path)
                         removed += 1
         finally:
