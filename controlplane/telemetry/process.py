@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from datetime import UTC, datetime
@@ -43,6 +44,7 @@ class TelemetryProcess:
         self.valkey = ValkeyDelivery(redis_url, self.aggregator.events)
         self.rollups = RollupDelivery(self._started, self.aggregator.events)
         self.listening = False
+        self._stop = asyncio.Event()
         self._turned = dict.fromkeys(("listen", "tick", "economics", "rollups"), time.monotonic())
 
     def loop_ages(self) -> dict[str, float]:
@@ -50,7 +52,11 @@ class TelemetryProcess:
         return {name: now - at for name, at in self._turned.items()}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set; then the period that has begun is written too."""
+        """Until `stop` is set; then the period that has begun is written too. A loop that fails ends the process.
+
+        Loops are asked to end, not cancelled: the clients that they wait in may swallow a cancellation.
+        """
+        self._stop = stop
         tasks = [
             asyncio.create_task(loop(), name=name)
             for name, loop in (
@@ -60,14 +66,20 @@ class TelemetryProcess:
                 ("rollups", self._roll_up),
             )
         ]
-        waiter = asyncio.create_task(stop.wait())
-        done, _ = await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
-        for task in [*tasks, waiter]:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+        done, late = await asyncio.wait(tasks, timeout=CLOSE_DEADLINE_S)
+        for task in late:
+            log.warning("the %s loop did not end within %.0f s", task.get_name(), CLOSE_DEADLINE_S)
             task.cancel()
-        await asyncio.gather(*tasks, waiter, return_exceptions=True)
         await self._close()
-        for task in done - {waiter}:
-            task.result()  # a loop that ends by itself is a fault: let it be seen
+        for task in done:
+            task.result()  # a loop that failed is a fault: let it be seen
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, or less where the process is to end."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), max(0.0, seconds))
 
     async def _close(self) -> None:
         self.rollups.close_period()
@@ -83,13 +95,13 @@ class TelemetryProcess:
     async def _listen(self) -> None:
         first, longest = RETRY_S
         delay = first
-        while True:
+        while not self._stop.is_set():
             try:
                 async with valkey.async_client(self._url, health_check_s=5) as client:
                     pubsub = client.pubsub()
                     try:
                         await pubsub.subscribe(CHANNEL)
-                        while True:
+                        while not self._stop.is_set():
                             message = await pubsub.get_message(timeout=LISTEN_TIMEOUT_S)
                             self._turned["listen"] = time.monotonic()
                             self.listening, delay = True, first
@@ -102,14 +114,14 @@ class TelemetryProcess:
                 self.aggregator.events["reconnects"] += 1
                 log.warning("Valkey is away (%s); counters are kept, trying again in %.1f s", error, delay)
             self._turned["listen"] = time.monotonic()
-            await asyncio.sleep(delay)
+            await self._pause(delay)
             delay = min(delay * 2, longest)
 
     async def _tick(self) -> None:
         last = time.monotonic()
         due = last + PERIOD_S
-        while True:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        while not self._stop.is_set():
+            await self._pause(due - time.monotonic())
             now = time.monotonic()
             self._turned["tick"] = now
             await self._speak(now, seconds=now - last)
@@ -133,18 +145,18 @@ class TelemetryProcess:
         await self.valkey.deliver(frame, metrics_state(self.aggregator, frame, now=now, gauges=gauges))
 
     async def _economics(self) -> None:
-        while True:
+        while not self._stop.is_set():
             try:
                 self.aggregator.economics = await sync_to_async(_ask_economics)()
             except (DatabaseError, InterfaceError) as error:
                 self.aggregator.events["economics_failed"] += 1
                 log.warning("prices stay as they were (%s)", error)
             self._turned["economics"] = time.monotonic()
-            await asyncio.sleep(ECONOMICS_S)
+            await self._pause(ECONOMICS_S)
 
     async def _roll_up(self) -> None:
         condensed: datetime | None = None
-        while True:
+        while not self._stop.is_set():
             written = await self.rollups.write()
             period = services.period_start(datetime.now(UTC), COARSE_S)
             if written and period != condensed:
@@ -155,7 +167,7 @@ class TelemetryProcess:
                     self.aggregator.events["condense_failed"] += 1
                     log.warning("5 min rollups wait for the database (%s)", error)
             self._turned["rollups"] = time.monotonic()
-            await asyncio.sleep(PERIOD_S if written else ROLLUP_RETRY_S)
+            await self._pause(PERIOD_S if written else ROLLUP_RETRY_S)
 
 
 def _ask_economics() -> Economics:
