@@ -7,7 +7,6 @@ again a second later; until then the last wanted state stands.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import threading
 import time
@@ -21,6 +20,7 @@ from controlplane.fleet.errors import UnknownNode
 from controlplane.fleet.models import InvalidTransition
 from controlplane.fleet.statuses import WorkerStatus
 from workers.home import Home
+from workers.node import processes
 from workers.node.records import Wanted, WantedState
 from workers.node.reports import Report
 from workers.node.timing import Timing
@@ -114,8 +114,7 @@ class FleetLink:
     def _exchange(self) -> None:
         close_old_connections()
         if self._agent_age_s() < 10.0:  # an agent whose loop hangs looks after nothing, and must not look alive
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            services.node_seen(name=self._node, hostname=socket.gethostname(), cores=cores)
+            services.node_seen(name=self._node, hostname=socket.gethostname(), cores=processes.cores())
         wanted = self._read_wanted()
         if wanted is not None:
             self.read_at = time.monotonic()

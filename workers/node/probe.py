@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_S = 3.0
 RETRY_S = 0.2
-SILENCE_S = 5.0
+SILENCE_S = 10.0
 """Without a status for so long the connection is given up and made anew (a worker sends one a second)."""
 
 

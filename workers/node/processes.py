@@ -144,19 +144,35 @@ def rotate(log: Path) -> None:
     os.truncate(log, 0)
 
 
-def last_complaint(log: Path) -> str:
-    """The last error that a worker logged, for the reason of its failure; empty where the log's tail has none."""
+def last_complaint(log: Path, epoch: int) -> str:
+    """The last thing that a process said was critical (or else an error); empty where the log's tail has none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))
             lines = file.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
-    for line in reversed(lines):
+    said = {}
+    for line in lines:
         try:
             entry = msgspec.json.decode(line)
         except msgspec.DecodeError:
             continue
-        if isinstance(entry, dict) and entry.get("level") in ("error", "critical"):
-            return str(entry.get("event", ""))[:300]
-    return ""
+        if isinstance(entry, dict) and entry.get("epoch") == epoch:
+            said[entry.get("level")] = str(entry.get("event", ""))
+    return (said.get("critical") or said.get("error") or "")[:300]
+
+
+def how_it_ended(code: int | None, log: Path, epoch: int) -> str:
+    """For people: the return code of a process (None: it was not our child), and what it complained of."""
+    if code is None:
+        return "status unknown, it was adopted"
+    if code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    complaint = last_complaint(log, epoch) if code else ""
+    return f"exit status {code}" + (f": {complaint}" if complaint else "")
+
+
+def cores() -> int:
+    """Processors that this host's workers may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

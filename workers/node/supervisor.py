@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from workers.home import SOCKET_PATH_LIMIT
 from workers.node import processes
@@ -85,7 +84,7 @@ class Supervisor:
 
     def turn(self, state: WantedState) -> None:
         wanted = {worker.name: worker for worker in state.workers}
-        share = max(1, _cores() // max(1, len(wanted)))
+        share = max(1, processes.cores() // max(1, len(wanted)))
         for name in sorted(wanted.keys() | self.workers.keys()):
             managed = self.workers.setdefault(name, Managed(name))
             managed.wanted = wanted.get(name)
@@ -178,7 +177,7 @@ class Supervisor:
     def _gone(self, managed: Managed, record: ProcessRecord) -> None:
         """The process ended: how, and when the next may start."""
         code = managed.popen.returncode if managed.popen is not None else None
-        managed.ended = _how_it_ended(code, self.records.home.worker_log(managed.name))
+        managed.ended = processes.how_it_ended(code, self.records.home.worker_log(managed.name), record.epoch)
         expected = record.draining_since is not None or code == EXIT_DRAINED
         if managed.ready_since is not None and time.monotonic() - managed.ready_since > self.timing.steady_s:
             managed.failures = 0
@@ -263,8 +262,8 @@ class Supervisor:
         if unheard and time.time() - managed.known_since <= self.timing.start_s:
             return  # just adopted: nothing is known that the agent before this one has not reported
         found = trouble(managed.probe, self.timing)
-        self.report(of_process(managed.name, record, managed.probe, found, self.timing))
         status = managed.probe.status
+        self.report(of_process(managed.name, record, managed.probe, found, self.timing))
         ready = found is None and status is not None and status.state is WorkerState.READY
         if not ready:
             managed.ready_since = None
@@ -286,16 +285,3 @@ class Supervisor:
         if status is not None and status.state is WorkerState.LOADING and now - record.started_at > self.timing.load_s:
             return f"it did not load within {self.timing.load_s:.0f} s"
         return ""
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _how_it_ended(code: int | None, log: Path) -> str:
-    if code is None:
-        return "status unknown, it was adopted"
-    if code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    complaint = processes.last_complaint(log) if code != EXIT_DRAINED else ""
-    return f"exit status {code}" + (f": {complaint}" if complaint else "")

@@ -13,7 +13,7 @@ class Timing:
     """From spawning to the first greeting."""
     load_s: float = 900.0
     """From spawning to `ready`."""
-    silent_s: float = 5.0
+    silent_s: float = 10.0
     """Without a status, or without a turn of the engine's loop, before a worker is reported as not answering."""
     loading_silent_s: float = 30.0
     """The same while it loads: importing torch keeps the interpreter to itself for seconds."""

@@ -133,6 +133,8 @@ class Listener:
             logger.warning("a peer broke the protocol: %s", error)
         except OSError as error:
             logger.info("a connection broke: %s", error)
+        except asyncio.CancelledError:
+            logger.debug("the process ends, and this connection with it")
         finally:
             writer.close()
 

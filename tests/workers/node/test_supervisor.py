@@ -142,6 +142,22 @@ async def test_a_worker_of_long_ago_is_adopted_and_not_taken_for_one_that_does_n
     assert {report.state for report in stage.history} == {State.READY}
 
 
+async def test_an_old_process_is_adopted_with_time_to_greet(home: Home) -> None:
+    stage = Stage(home)
+    worker = wanted("w", home)
+    await stage.ready(worker)
+    first = stage.said["w"]
+    record = Records(home).read_process("w")
+    assert record is not None
+    record.started_at -= 3600
+    Records(home).write_process("w", record)
+    stage = stage.again()
+    await stage.ready(worker)
+    assert {(report.pid, report.epoch, report.state) for report in stage.history} == {
+        (first.pid, first.epoch, State.READY)
+    }
+
+
 async def test_a_process_that_was_never_recorded_is_adopted(home: Home) -> None:
     stage = Stage(home)
     worker = wanted("w", home)
