@@ -1,40 +1,31 @@
-"""The only writers of users, tenants, memberships and keys. Each change and its audit event are one transaction."""
+"""The only writers of users, tenants and memberships; those of keys are in `key_services` and named here too.
+
+Each change and its audit event are one transaction.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from django.contrib.auth.password_validation import validate_password
-from django.core.exceptions import ValidationError
 from django.db import connection, transaction
-from django.utils import timezone
 
-from controlplane.accounts import invalidation, keys
-from controlplane.accounts.models import APIKey, Membership, Tenant, User
-from controlplane.accounts.permissions import (
-    DEFAULT_TENANT,
-    SYSTEM,
-    Action,
-    PermissionRefused,
-    Principal,
-    Role,
-    Scope,
-    can,
-    require,
-)
-from controlplane.accounts.roles import CLUSTER_ACTIONS, ROLE_ACTIONS, SCOPE_ACTIONS
+from controlplane.accounts.granting import ScopeEscalation, require_grantable
+from controlplane.accounts.key_services import key_create, key_revoke, keys_touch
+from controlplane.accounts.models import Membership, Tenant, User
+from controlplane.accounts.permissions import DEFAULT_TENANT, SYSTEM, Action, Principal, Role, Scope, require
+from controlplane.accounts.roles import CLUSTER_ACTIONS, ROLE_ACTIONS
 from controlplane.audit.services import record
+
+__all__ = [
+    "FirstRun", "ScopeEscalation", "bootstrap", "key_create", "key_revoke", "keys_touch", "membership_grant",
+    "membership_revoke", "password_reset", "tenant_create", "user_create", "user_set_active",
+]  # fmt: skip
 
 BOOTSTRAP_LOCK: Final = 0x6A11E001
 """PostgreSQL advisory lock: two first runs at once make one administrator."""
-
-
-class ScopeEscalation(PermissionRefused):
-    """Nobody hands out more than he has (grant <= grantor)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +41,6 @@ def _password() -> str:
     """About 119 random bits, without characters that are read as one another."""
     alphabet = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
     return "-".join("".join(secrets.choice(alphabet) for _ in range(5)) for _ in range(4))
-
-
-def _require_grantable(actor: Principal, actions: Iterable[Action], *, tenant: str | None, what: str) -> None:
-    """Raises ScopeEscalation unless the actor can do, where he grants it, everything that he grants.
-
-    `tenant` None grants everywhere, which only a principal with a role held everywhere has to give.
-    """
-    if actor == SYSTEM:
-        return
-    for action in sorted(actions):
-        held_everywhere = any(action in ROLE_ACTIONS[g.role] for g in actor.roles if g.tenant is None)
-        allowed = held_everywhere if tenant is None else can(actor, action, tenant=tenant)
-        if not allowed:
-            raise ScopeEscalation(
-                f"{actor.label} cannot grant {what}: it includes {action}, which he may not do himself"
-            )
 
 
 @transaction.atomic
@@ -152,7 +127,7 @@ def membership_grant(
     require(actor, Action.USERS_MANAGE)
     slug = tenant.slug if tenant else None
     actions = ROLE_ACTIONS[role] if tenant is None else ROLE_ACTIONS[role] - CLUSTER_ACTIONS
-    _require_grantable(actor, actions, tenant=slug, what=f"the role {role}")
+    require_grantable(actor, actions, tenant=slug, what=f"the role {role}")
     existing = Membership.objects.filter(user=user, role=role, tenant=tenant).first()
     if existing is not None:
         return existing
@@ -185,98 +160,6 @@ def membership_revoke(*, actor: Principal, membership: Membership, reason: str =
         tenant=slug or "",
     )
     membership.delete()
-
-
-@transaction.atomic
-def key_create(
-    *,
-    actor: Principal,
-    tenant: Tenant,
-    name: str,
-    scopes: Iterable[Scope | str],
-    expires_at: datetime | None = None,
-    reason: str = "",
-) -> tuple[APIKey, str]:
-    """A new key of a tenant, and the key itself: show it once, it is kept nowhere.
-
-    Raises ValidationError (unknown scope, no scope, expiry in the past) and ScopeEscalation (grant <= grantor).
-    """
-    require(actor, Action.KEYS_MANAGE, tenant=tenant.slug)
-    wanted = sorted({str(scope) for scope in scopes})
-    raw, prefix = keys.generate()
-    digest = keys.digest(raw)
-    assert digest is not None
-    key = APIKey(
-        tenant=tenant,
-        name=name,
-        prefix=prefix,
-        key_hash=digest,
-        scopes=wanted,
-        created_by=actor.label,
-        expires_at=expires_at,
-    )
-    key.full_clean()
-    if expires_at is not None and expires_at <= timezone.now():
-        raise ValidationError({"expires_at": "the expiry lies in the past"})
-    for scope in wanted:
-        _require_grantable(actor, SCOPE_ACTIONS[Scope(scope)], tenant=tenant.slug, what=f"the scope {scope}")
-    key.save()
-    record(
-        actor=actor,
-        action="key.create",
-        target=f"key:{prefix}",
-        before=None,
-        after=_key_state(key),
-        reason=reason,
-        tenant=tenant.slug,
-    )
-    return key, raw
-
-
-def _key_state(key: APIKey) -> dict[str, Any]:
-    return {
-        "name": key.name,
-        "scopes": list(key.scopes),
-        "expires_at": key.expires_at.isoformat() if key.expires_at else None,
-        "revoked": key.revoked_at is not None,
-    }
-
-
-@transaction.atomic
-def key_revoke(*, actor: Principal, key: APIKey, reason: str = "") -> APIKey:
-    """The key opens nothing any more, in every process within a second of the commit. Idempotent."""
-    key = APIKey.objects.select_for_update(of=("self",)).select_related("tenant").get(pk=key.pk)
-    require(actor, Action.KEYS_MANAGE, tenant=key.tenant.slug)
-    if key.revoked_at is not None:
-        return key
-    before = _key_state(key)
-    key.revoked_at = timezone.now()
-    key.full_clean()
-    key.save(update_fields=["revoked_at"])
-    record(
-        actor=actor,
-        action="key.revoke",
-        target=f"key:{key.prefix}",
-        before=before,
-        after=_key_state(key),
-        reason=reason,
-        tenant=key.tenant.slug,
-    )
-    digest = keys.KeyHash(key.key_hash)
-    transaction.on_commit(lambda: invalidation.publish(digest), robust=True)
-    return key
-
-
-def keys_touch(*, used: Mapping[int, datetime]) -> None:
-    """Record last uses, many keys in one statement; never moves a time back. Not a change that anybody audits."""
-    if not used:
-        return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE accounts_apikey AS k SET last_used_at = GREATEST(k.last_used_at, u.at) "
-            "FROM unnest(%s::bigint[], %s::timestamptz[]) AS u(id, at) WHERE k.id = u.id",
-            [list(used.keys()), list(used.values())],
-        )
 
 
 @transaction.atomic
