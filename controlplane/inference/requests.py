@@ -225,7 +225,8 @@ class Generation:
         for connection in pair:
             connection.cancel(attempt.request_id, f"failed: {code}")
         self._attempt = None
-        log.warning("request %s on %s failed: %s (%s)", attempt.request_id, attempt.pair.addresses(), code, message)
+        where = " and ".join(map(str, attempt.pair.addresses()))
+        log.warning("request %s on %s failed: %s (%s)", attempt.request_id, where, code, message)
         may_restart = self._keep_restartable or not self._output_started
         if retryable and may_restart and self._attempts < ATTEMPTS and time.monotonic() < self.work.deadline:
             try:
