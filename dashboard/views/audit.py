@@ -54,10 +54,12 @@ def changes(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list
 
 def _text(values: dict[str, Any], name: str) -> str | None:
     value = values.get(name)
-    if value is None or value == "" or value == []:
+    if value is None or value in ("", [], {}):
         return None
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in sorted(value.items()))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)

@@ -24,6 +24,12 @@ def test_a_creation_has_no_before() -> None:
     assert changes(None, None) == []
 
 
+def test_values_read_as_words() -> None:
+    after = {"replicas": {"prefill": 1, "decode": 2}, "aliases": ["a", "b"], "ready": False, "cores": 2}
+    shown = {change.field: change.after for change in changes(None, after)}
+    assert shown == {"replicas": "decode 2, prefill 1", "aliases": "a, b", "ready": "no", "cores": "2"}
+
+
 @pytest.fixture
 def reader(client: Client, valkey_url: str) -> Client:
     client.force_login(accounts.user(Role.ADMINISTRATOR))
