@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import deque
+from importlib.metadata import version
 from pathlib import Path
 
 from workers.models.store import Progress, StoreError
@@ -25,13 +26,19 @@ _NO_NETWORK = (
 _CHUNK = 4 * 2**20
 
 
+def _progress_bar() -> str:
+    """`raw` prints bytes line by line; the pip that Python 3.11 brings along (before 24.1) does not know it."""
+    major, minor, *_ = version("pip").split(".")
+    return "raw" if (int(major), int(minor)) >= (24, 1) else "off"
+
+
 def download_wheel(requirement: str, sha256: str, into: Path, progress: Progress | None) -> Path:
     """The wheel's path below `into`, its SHA-256 verified. Raises StoreError."""
     scratch = into / "tmp"
     scratch.mkdir()
     command = [
         *(sys.executable, "-m", "pip", "download", requirement, "--no-deps", "--only-binary", ":all:"),
-        *("--dest", str(into), "--progress-bar", "raw", "--no-input", "--disable-pip-version-check"),
+        *("--dest", str(into), "--progress-bar", _progress_bar(), "--no-input", "--disable-pip-version-check"),
         *("--retries", "2", "--timeout", "20"),
     ]
     tail: deque[str] = deque(maxlen=12)
