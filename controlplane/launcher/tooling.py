@@ -59,6 +59,7 @@ def failure(what: str, tail: list[str], log: Path) -> LaunchError:
             f"{what}: the package index cannot be reached",
             f"Check the network, or the proxy settings of pip and npm, then run it again. Details: {log}",
         )
-    errors = [line for line in tail if re.match(r"(npm )?error", line, re.IGNORECASE)]
+    own = [line.partition(": ")[2] for line in tail if line.startswith(("CommandFailure: ", "CommandError: "))]
+    errors = own or [line for line in tail if re.match(r"(npm )?error", line, re.IGNORECASE)]
     last = (errors or tail or ["it printed nothing"])[-1]
     return LaunchError(f"{what}: {last.strip()}", f"Details: {log}")
