@@ -216,9 +216,13 @@ def _llama_part(name: str) -> str:
 
 def _inspect_gguf(folder: Path) -> Inspection:
     """A model that `models add` put into the store; it was checked then."""
+    from workers.models.gguf_file import GGUFError
     from workers.models.gguf_index import read_index as read_gguf_index
 
-    index = read_gguf_index(folder)
+    try:
+        index = read_gguf_index(folder)
+    except GGUFError as error:
+        raise CheckpointError(str(error)) from error
     tensors = [
         Tensor(_gguf_part(name), math.prod(tensor.shape), tensor.nbytes) for name, tensor in index.tensors.items()
     ]

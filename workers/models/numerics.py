@@ -16,9 +16,11 @@ from workers.models.deepseek_v41.loading import LoadOptions, load
 from workers.models.deepseek_v41.model import Trim
 from workers.models.deepseek_v41.prefill import prefill
 from workers.models.inspection import GGUF_INDEX_NAME, is_v41, read_config
+from workers.models.safetensors_index import CheckpointError
 from workers.models.safetensors_stream import LoadProgress
 
 if TYPE_CHECKING:
+    from workers.models.llama.config import LlamaConfig
     from workers.models.llama.model import LlamaModel
 
 
@@ -79,6 +81,10 @@ def run(
 
 
 def _run_llama(folder: Path, ids: list[int], options: NumericsOptions) -> Numerics:
+    from workers.models.gguf_file import GGUFError
+    from workers.models.gguf_index import read_index as read_gguf_index
+    from workers.models.llama.config import ConfigError as LlamaConfigError
+    from workers.models.llama.config import LlamaConfig
     from workers.models.llama.loading import load_llama
     from workers.spec import WeightFormat
 
@@ -87,14 +93,25 @@ def _run_llama(folder: Path, ids: list[int], options: NumericsOptions) -> Numeri
         raise InputError("a Llama model has no trimmed prefill, no drafts and no trained cache formats")
     if options.dtype not in formats:
         raise InputError(f"a Llama model runs in float32 or bfloat16, not {options.dtype}")
-    model = load_llama(folder, weight_format=formats[options.dtype])
-    if len(ids) > model.max_context:
-        raise InputError(f"{len(ids):,} tokens are more than the context of {model.max_context:,}")
-    wrong = next((i for i, token in enumerate(ids) if not 0 <= token < model.vocab_size), None)
-    if wrong is not None:
-        raise InputError(f"token {wrong} is {ids[wrong]}, outside the vocabulary of {model.vocab_size:,}")
+    try:
+        if (folder / GGUF_INDEX_NAME).is_file():
+            config = read_gguf_index(folder).config
+        else:
+            config = LlamaConfig.from_hf(read_config(folder))
+        _check_llama_ids(config, ids)
+        model = load_llama(folder, weight_format=formats[options.dtype])
+    except (LlamaConfigError, GGUFError) as error:
+        raise CheckpointError(f"{folder}: {error}") from error
     logits = _llama_logits(model, torch.tensor(ids), options.chunk or len(ids))
     return Numerics(0, {"logits": logits, "expert_counts": torch.zeros((model.config.layers, 0), dtype=torch.int64)})
+
+
+def _check_llama_ids(config: "LlamaConfig", ids: list[int]) -> None:
+    if len(ids) > config.max_context:
+        raise InputError(f"{len(ids):,} tokens are more than the context of {config.max_context:,}")
+    wrong = next((i for i, token in enumerate(ids) if not 0 <= token < config.vocab_size), None)
+    if wrong is not None:
+        raise InputError(f"token {wrong} is {ids[wrong]}, outside the vocabulary of {config.vocab_size:,}")
 
 
 def _llama_logits(model: "LlamaModel", ids: torch.Tensor, chunk: int) -> torch.Tensor:
