@@ -216,9 +216,11 @@ def replay_store(trace: Trace, arguments: argparse.Namespace) -> Figures:
             sweep_interval_s=arguments.sweep_interval,
         )
         with Store(settings, clock=clock, new_id=lambda: ExtentId(ids.randbytes(16))) as store:
-            life = arguments.ttl if arguments.ttl is not None else {"agent": 72 * 3600.0, "chat": 168 * 3600.0}[
-                trace.retention_class
-            ]
+            life = (
+                arguments.ttl
+                if arguments.ttl is not None
+                else {"agent": 72 * 3600.0, "chat": 168 * 3600.0}[trace.retention_class]
+            )
             publish(
                 store.index,
                 RetentionPolicy(
@@ -280,6 +282,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", help="model of the deployment (modes that compute)")
     parser.add_argument("--requests", type=int, help="at least so many, in whole sessions; default: all")
     parser.add_argument("--scale", type=int, default=1, help="divide lengths by this")
+    parser.add_argument("--overlap", type=int, default=traces.OVERLAP, help="sessions that run side by side")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--payload-bytes", type=int, default=4096, help="bytes of a block")
     parser.add_argument("--pool-blocks", type=int, default=16_384, help="blocks of the engine's pool; 0: no pool")
@@ -294,7 +297,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> Figures:
     arguments = parse(argv)
-    trace = traces.load(arguments.trace, requests=arguments.requests, seed=arguments.seed, scale=arguments.scale)
+    trace = traces.load(
+        arguments.trace,
+        requests=arguments.requests,
+        seed=arguments.seed,
+        scale=arguments.scale,
+        overlap=arguments.overlap,
+    )
     figures = MODES[arguments.mode](trace, arguments)
     for name, value in msgspec.to_builtins(figures).items():
         print(f"{name:32} {value}")

@@ -58,14 +58,14 @@ def lines(path: Path) -> Iterator[dict[str, object]]:
                 yield json.loads(line)
 
 
-def load(path: Path, *, requests: int | None, seed: int, scale: int = 1) -> Trace:
-    """Read a trace: the first `requests` of a stream, or whole sessions until there are that many; lengths divided by
-    `scale` (blocks stay what they are, with fewer tokens each)."""
+def load(path: Path, *, requests: int | None, seed: int, scale: int = 1, overlap: int = OVERLAP) -> Trace:
+    """Read a trace: the first `requests` of a stream, or whole sessions until there are that many and
+    `overlap` of them; lengths divided by `scale` (blocks stay what they are, with fewer tokens each)."""
     entries = lines(path)
     first = next(entries)
     everything = itertools.chain([first], entries)
     if "session" in first:
-        return _sessions(path.name, everything, requests, seed, scale)
+        return _sessions(path.name, everything, requests, seed, scale, overlap)
     chosen = [
         TraceRequest(
             entry["timestamp"] / 1000,  # type: ignore[operator]
@@ -80,17 +80,17 @@ def load(path: Path, *, requests: int | None, seed: int, scale: int = 1) -> Trac
 
 
 def _sessions(
-    name: str, entries: Iterable[dict[str, object]], requests: int | None, seed: int, scale: int
+    name: str, entries: Iterable[dict[str, object]], requests: int | None, seed: int, scale: int, overlap: int
 ) -> Trace:
-    """Whole sessions in file order. The first `OVERLAP` start at random instants; each time one is about to end, up to a
+    """Whole sessions in file order. The first `overlap` start at random instants; each time one is about to end, up to a
     minute before, the next starts."""
     rng = random.Random(seed)
-    free = [rng.uniform(0, START_JITTER_S) for _ in range(OVERLAP)]
+    free = [rng.uniform(0, START_JITTER_S) for _ in range(overlap)]
     heapq.heapify(free)
     chosen: list[TraceRequest] = []
     spans: list[tuple[float, float]] = []
     for number, (_, group) in enumerate(itertools.groupby(entries, key=lambda entry: entry["session"])):
-        if requests is not None and len(chosen) >= requests:
+        if requests is not None and len(chosen) >= requests and number >= overlap:
             break
         session = list(group)
         start = heapq.heappop(free)
@@ -109,9 +109,9 @@ def _sessions(
                 )
             )
     newest = max(start for start, _ in spans)
-    overlap = sum(start <= newest < end for start, end in spans)
+    beside = sum(start <= newest < end for start, end in spans)
     chosen.sort(key=lambda r: (r.at, r.session))
-    return Trace(name, 64 // scale, "agent", chosen, overlap)
+    return Trace(name, 64 // scale, "agent", chosen, beside)
 
 
 @dataclass(slots=True)

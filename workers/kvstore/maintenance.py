@@ -60,7 +60,7 @@ class Maintenance:
         try:
             self._policy.load()
         except (IndexUnavailable, PolicyError, OSError) as error:
-            log.warning("starting with the built-in retention policy: %s", error)
+            log.warning("starting with retention policy %d: %s", self._policy.current.version, error)
         if self._settings.background:
             self._policy.start()
             self._thread = threading.Thread(target=self._run, name="kvstore-maintenance", daemon=True)

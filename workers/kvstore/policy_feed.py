@@ -54,11 +54,11 @@ class PolicyFeed:
         return time.monotonic() - self._polled
 
     def load(self) -> None:
-        """Take the published policy, or the copy in the root where the index has none."""
-        if not self.refresh() and self._root is not None:
-            raw = self._root.read_small(COPY)
-            if raw is not None:
-                self._take(codec.decode(raw))
+        """Take the copy in the root, then the published policy. Raises IndexUnavailable, PolicyError or OSError."""
+        raw = self._root.read_small(COPY) if self._root is not None else None
+        if raw is not None:
+            self._take(codec.decode(raw))
+        self.refresh()
 
     def ensure(self, version: int) -> RetentionPolicy:
         """The policy to judge a lookup by which saw `version`. Raises IndexUnavailable when it cannot be had."""
@@ -66,24 +66,22 @@ class PolicyFeed:
             self.refresh()
         return self._current
 
-    def refresh(self) -> bool:
-        """Fetch the published policy; one that the index lost is published again. False when there is none."""
+    def refresh(self) -> None:
+        """Fetch the published policy; one that the index lost is published again."""
         held = self._index.policy()
         self._polled = time.monotonic()
         if held is None or held[0] < self._current.version:
             if self._current.version > 0:
                 self._index.publish_policy(self._current.version, codec.encode(self._current))
-            return self._current.version > 0
-        if held[0] > self._current.version:
+        elif held[0] > self._current.version:
             self._take(codec.decode(held[1]))
-        return True
 
     def _take(self, policy: RetentionPolicy) -> None:
         with self._lock:
             if policy.version <= self._current.version:
                 return
             self._current = policy
-        if self._root is not None:
+        if self._root is not None and self._root.read_small(COPY) != codec.encode(policy):
             try:
                 self._root.write_small(COPY, codec.encode(policy), replace=True)
             except OSError as error:

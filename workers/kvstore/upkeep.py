@@ -106,12 +106,12 @@ class Upkeep:
         report.seconds = time.monotonic() - began
         return report
 
-    def _known(self) -> set[ExtentId]:
-        """Every extent of the index, and those that wait for their file's removal."""
+    def _known(self, *keys: str) -> set[ExtentId]:
+        """Every extent of the index, and those that wait for their file's removal; or one of both."""
         with self._index.guarded() as client:
             return {
                 ExtentId(extent)
-                for key in ("all", "trash")
+                for key in keys or ("all", "trash")
                 for extent, _ in client.zscan_iter(self._index.key(key), count=1000)
             }
 
@@ -152,7 +152,7 @@ class Upkeep:
                 report.orphans.append(extent.hex())
             if progress is not None and report.extents % 100 == 0:
                 progress(report)
-        gone = [e for e in self._known() & known if e not in seen and not self._root.where(e).exists()]
+        gone = [e for e in self._known("all") & known if e not in seen and not self._root.where(e).exists()]
         report.missing = [extent.hex() for extent in gone]
         if repair:
             self._index.forget(corrupt, reason="corrupt")

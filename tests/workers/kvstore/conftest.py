@@ -29,7 +29,9 @@ def clock() -> ManualClock:
 @pytest.fixture
 def stores(kv_server: str, tmp_path: Path, clock: ManualClock, seeded: int) -> Iterator[StoreFactory]:
     """Opens stores that share root, index and clock."""
-    factory = StoreFactory(tmp_path / "store", kv_server, f"test:{{{secrets.token_hex(4)}}}", clock, random.Random(seeded))
+    factory = StoreFactory(
+        tmp_path / "store", kv_server, f"test:{{{secrets.token_hex(4)}}}", clock, random.Random(seeded)
+    )
     yield factory
     factory.close()
 

@@ -29,7 +29,9 @@ IDENTITY = CacheIdentity(
 )
 
 
-def make_chain(blocks: int, *, start: int = 0, salt: bytes = SALT, identity: CacheIdentity = IDENTITY) -> list[BlockHash]:
+def make_chain(
+    blocks: int, *, start: int = 0, salt: bytes = SALT, identity: CacheIdentity = IDENTITY
+) -> list[BlockHash]:
     """Hashes of `blocks` blocks of tokens start, start + 1, ..."""
     return chain(root_hash(identity, salt), range(start, start + blocks * BLOCK_TOKENS), BLOCK_TOKENS)
 
@@ -44,7 +46,9 @@ def payload(block: BlockHash, size: int = 512) -> bytes:
     return (block * (size // len(block) + 1))[:size]
 
 
-def policy(version: int, *, agent_ttl_s: float = 3600.0, chat_ttl_s: float = 7200.0, **fields: object) -> RetentionPolicy:
+def policy(
+    version: int, *, agent_ttl_s: float = 3600.0, chat_ttl_s: float = 7200.0, **fields: object
+) -> RetentionPolicy:
     classes = (RetentionClass(name="agent", ttl_s=agent_ttl_s), RetentionClass(name="chat", ttl_s=chat_ttl_s))
     return msgspec.structs.replace(RetentionPolicy(version=version, classes=classes), **fields)
 

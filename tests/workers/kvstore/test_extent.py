@@ -104,5 +104,10 @@ def test_a_salt_id_says_nothing_about_the_salt() -> None:
 
 def test_sidecars_have_names_of_their_own() -> None:
     block, other = make_chain(2)
-    names = {block, sidecar_hash(block, "window.v1"), sidecar_hash(block, "window.v2"), sidecar_hash(other, "window.v1")}
+    names = {
+        block,
+        sidecar_hash(block, "window.v1"),
+        sidecar_hash(block, "window.v2"),
+        sidecar_hash(other, "window.v1"),
+    }
     assert len(names) == 4
