@@ -25,7 +25,6 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _PATHS = ("/healthz", "/readyz")
 _PREFIX = "/v1"
@@ -45,7 +44,7 @@ class InferenceHandler(ASGIHandler):
 class HttpApplication:
     """Sends inference paths to their handler and everything else to Django; bounds every body for both."""
 
-    def __init__(self, django: Application, limits: GatewayLimits | None = None) -> None:
+    def __init__(self, django: ASGIHandler, limits: GatewayLimits | None = None) -> None:
         self._django = django
         self._inference = InferenceHandler()
         self._limits = limits or GatewayLimits()
