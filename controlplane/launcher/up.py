@@ -80,7 +80,6 @@ class Launcher:
         database_url, redis_url = self._services()
         self._env = programs.environment(self._settings, self._home, database_url=database_url, redis_url=redis_url)
         publish_services(self._home, database_url=database_url, redis_url=redis_url)
-        first_run = not self._home.first_run.exists()
         if fetch is None:
             self._prepare("Database, pages and accounts", "migrate", "static", "accounts", "deploy")
         else:
@@ -93,8 +92,7 @@ class Launcher:
             step.update(", ".join(self._supervisor.names()))
         url = self._wait_for_token()
         self._supervisor.ready = True
-        if first_run:
-            self._show_first_run()
+        self._show_first_run()
         self._say(f"Galley is ready: {url} ({time.monotonic() - started:.0f} s)")
 
     def _services(self) -> tuple[str, str]:
@@ -197,6 +195,10 @@ class Launcher:
         return readiness.url
 
     def _show_first_run(self) -> None:
+        """Once per data folder, also where an earlier run made the secrets and got no further."""
+        shown = self._home.state / "first-run-shown"
+        if shown.exists():
+            return
         try:
             content = json.loads(self._home.first_run.read_text())
         except FileNotFoundError:
@@ -207,6 +209,7 @@ class Launcher:
         self._say(f"  API key   {content['api_key']}")
         self._say(f"  This is shown once; it is kept in {self._home.first_run}, readable by you only.")
         self._say("")
+        shown.touch()
 
     def _say(self, text: str) -> None:
         self._progress.line(text)
