@@ -29,6 +29,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_running: int = 64
     max_queue: int = 256
     """Requests waiting beyond which new ones are refused with `queue_full`."""
+    output_reserve_tokens: int = 256
+    """Output tokens whose room is set aside when a request starts; longer answers take blocks as they go."""
+    spool_mib: int = 1024
+    """Memory for the blocks of requests that step aside while the pool is full."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,28 +10,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from workers.engine import events
 from workers.engine.api import (
-    BlocksEvent,
     EngineBusy,
     EngineRequest,
     EngineStats,
-    FailedEvent,
     Prefilled,
-    RequestRefused,
     Reservation,
-    ScheduledEvent,
     StepOutput,
 )
 from workers.engine.arena import Arena
-from workers.engine.batch import build_batch
 from workers.engine.blocks import BlockPool
 from workers.engine.layout import CacheLayout
-from workers.engine.sampler import Sampled, sample_rows
+from workers.engine.requests import Limits, accept
+from workers.engine.sampler import Sampled
 from workers.engine.scheduler import Chunk, Scheduler
-from workers.engine.sequence import QUEUED, Phase, Sequence
-from workers.identity import CacheIdentity, root_hash
+from workers.engine.sequence import BLOCKLESS, Phase, Sequence
+from workers.engine.suspension import Suspension
+from workers.identity import CacheIdentity
 from workers.models.base import CausalModel
-from workers.protocol import ErrorCode, RequestId, TokenDelta
+from workers.protocol import ErrorCode, RequestId
 from workers.spec import EngineSettings
 
 _NEVER = float("inf")
@@ -64,7 +62,10 @@ class Engine:
             block_tokens=self.block_tokens,
             token_budget=settings.max_batch_tokens,
             max_running=settings.max_running,
+            output_reserve=settings.output_reserve_tokens,
         )
+        self._suspension = Suspension(self._scheduler, self._pool, self.arena, limit_bytes=settings.spool_mib * 2**20)
+        self._limits = Limits(model.vocab_size, self.max_context, self.block_tokens)
         self._clock = clock
         self._sequences: dict[RequestId, Sequence] = {}
         self._changed = False
@@ -80,7 +81,7 @@ class Engine:
             return
         if len(self._scheduler.waiting) >= self.settings.max_queue:
             raise EngineBusy(f"{self.settings.max_queue} requests are waiting already")
-        sequence = self._sequence(request, Phase.WAITING, hold)
+        sequence = accept(request, Phase.WAITING, hold=hold, limits=self._limits, identity=self.identity)
         self._scheduler.enqueue(sequence)
         self._know(sequence)
 
@@ -101,12 +102,9 @@ class Engine:
         """Set room aside, or None when there is none now. Raises RequestRefused."""
         sequence = self._sequences.get(request.request_id)
         if sequence is None:
-            sequence = self._sequence(request, Phase.RESERVED, hold=False)
-            hits = self._scheduler.hits(sequence, whole_prompt=True)
-            full = self._scheduler.running >= self._scheduler.max_running
-            if full or not self._scheduler.take_room(sequence, hits):
+            sequence = accept(request, Phase.RESERVED, hold=False, limits=self._limits, identity=self.identity)
+            if not self._scheduler.reserve(sequence):
                 return None
-            self._scheduler.reserved.append(sequence)
             self._know(sequence)
         return Reservation(have_blocks=sequence.published, slots=list(sequence.slots))
 
@@ -120,9 +118,7 @@ class Engine:
         sequence.computed = sequence.prompt_tokens
         sequence.tokens.append(first_token)
         self._publish(sequence)
-        self._scheduler.remove(sequence)
-        sequence.phase = Phase.DECODE
-        self._scheduler.decoding.append(sequence)
+        self._scheduler.decode(sequence)
         self._next_deadline = min(self._next_deadline, self._deadline(sequence))
         self._changed = True
 
@@ -145,8 +141,9 @@ class Engine:
         now = self._clock()
         self._changed = False
         self._expire(now, out)
+        self._suspension.resume()
         self._admit(now, out)
-        chunks = self._scheduler.pick()
+        chunks = self._with_room(self._scheduler.pick(), out)
         if chunks:
             self._run(chunks, out)
         return out
@@ -163,7 +160,7 @@ class Engine:
             blocks_cached=self._pool.cached,
             steps=self._steps,
             computed_tokens=self._computed_tokens,
-            preemptions=0,
+            preemptions=self._suspension.count,
         )
 
     def check_conservation(self) -> None:
@@ -171,7 +168,9 @@ class Engine:
         sequences = list(self._sequences.values())
         self._pool.check((s.slots for s in sequences), sum(s.reserved for s in sequences))
         for sequence in sequences:
-            assert not (sequence.phase in QUEUED and sequence.slots), "a waiting request holds blocks"
+            assert not (sequence.phase in BLOCKLESS and sequence.slots), (
+                f"a {sequence.phase.value} request holds blocks"
+            )
 
     # --- a step ----------------------------------------------------------------------------------------------
 
@@ -195,41 +194,20 @@ class Engine:
         out.wants_credit.extend(sequence.request.request_id for sequence in admission.asking)
         for sequence, hit in admission.started:
             sequence.started = now
-            out.scheduled.append(
-                ScheduledEvent(
-                    request_id=sequence.request.request_id,
-                    pool_hit_tokens=hit,
-                    store_hit_tokens=0,
-                    miss_tokens=sequence.prompt_tokens - hit,
-                    recomputed_tokens=0,
-                    queue_s=max(now - sequence.request.arrived, 0.0),
-                )
-            )
+            out.scheduled.append(events.scheduled(sequence, hit, now))
             self._announce(sequence, out)
 
-    def _run(self, chunks: list[Chunk], out: StepOutput) -> None:
-        for chunk in chunks:
-            self._make_room(chunk)
-        batch, sampling = build_batch(chunks)
-        logits = self.model.forward(batch, self._views)
-        sampled = sample_rows(logits, [chunk.sequence for chunk in sampling])
-        self._steps += 1
+    def _with_room(self, chunks: list[Chunk], out: StepOutput) -> list[Chunk]:
+        """The chunks whose requests have blocks to write to; for those of others, requests step aside."""
         for chunk in chunks:
             sequence = chunk.sequence
-            if sequence.phase is Phase.PREFILL:
-                self._computed_tokens += chunk.count
-            sequence.computed += chunk.count
-            self._publish(sequence)
-            self._announce(sequence, out)
-        for chunk, result in zip(sampling, sampled, strict=True):
-            self._commit(chunk.sequence, result, out)
-
-    def _make_room(self, chunk: Chunk) -> None:
-        sequence = chunk.sequence
-        missing = self.layout.blocks_for(sequence.computed + chunk.count) - len(sequence.slots)
-        if missing > 0:
-            sequence.slots.extend(self._pool.allocate(missing, reserved=True))
-            sequence.reserved -= missing
+            missing = self.layout.blocks_for(sequence.computed + chunk.count) - len(sequence.slots)
+            if missing <= 0 or sequence.phase in BLOCKLESS:
+                continue
+            for evicted in self._suspension.grow(sequence, missing).evicted:
+                out.deltas.append(events.ended_for_lack_of_room(evicted))
+                self._forget(evicted)
+        return [chunk for chunk in chunks if chunk.sequence.phase in (Phase.PREFILL, Phase.DECODE)]
 
     def _commit(self, sequence: Sequence, result: Sampled, out: StepOutput) -> None:
         request = sequence.request
@@ -238,15 +216,7 @@ class Engine:
             return
         sequence.tokens.append(result.token)
         finish = sequence.finish_after(result.token)
-        out.deltas.append(
-            TokenDelta(
-                request_id=request.request_id,
-                index=sequence.outputs - 1,
-                tokens=[result.token],
-                finish=finish,
-                logprobs=None if result.logprobs is None else [result.logprobs],
-            )
-        )
+        out.deltas.append(events.token(sequence, result, finish))
         if sequence.hold:
             self._scheduler.remove(sequence)
             sequence.phase = Phase.HELD
@@ -263,40 +233,9 @@ class Engine:
         elif finish is not None:
             self._forget(sequence)
         elif sequence.phase is Phase.PREFILL:
-            self._scheduler.remove(sequence)
-            sequence.phase = Phase.DECODE
-            self._scheduler.decoding.append(sequence)
+            self._scheduler.decode(sequence)
 
     # --- requests --------------------------------------------------------------------------------------------
-
-    def _sequence(self, request: EngineRequest, phase: Phase, hold: bool) -> Sequence:
-        """Raises RequestRefused for what can never run here."""
-        prompt = len(request.tokens)
-        if not prompt:
-            raise RequestRefused(ErrorCode.INVALID, "the prompt is empty")
-        if request.sampling.max_tokens < 1:
-            raise RequestRefused(
-                ErrorCode.INVALID, f"max_tokens is {request.sampling.max_tokens}, at least 1 is needed"
-            )
-        if prompt >= self.max_context:
-            raise RequestRefused(
-                ErrorCode.CONTEXT_LENGTH,
-                f"the prompt has {prompt} tokens; at most {self.max_context - 1} leave room for an answer "
-                f"(context {self.max_context})",
-            )
-        if not 0 <= min(request.tokens) <= max(request.tokens) < self.model.vocab_size:
-            raise RequestRefused(ErrorCode.INVALID, f"token ids lie outside the vocabulary of {self.model.vocab_size}")
-        sequence = Sequence(
-            request=request,
-            phase=phase,
-            hold=hold,
-            root=root_hash(self.identity, request.salt),
-            block_tokens=self.block_tokens,
-            output_limit=min(request.sampling.max_tokens, self.max_context - prompt),
-            tokens=list(request.tokens),
-        )
-        sequence.extend_chain(prompt)
-        return sequence
 
     def _know(self, sequence: Sequence) -> None:
         self._sequences[sequence.request.request_id] = sequence
@@ -314,37 +253,21 @@ class Engine:
         sequence.published = full
 
     def _announce(self, sequence: Sequence, out: StepOutput) -> None:
-        """Tell the decode worker of blocks whose bytes are final: full ones, at the prompt's end the last one too."""
-        if not sequence.hold:
-            return
-        final = len(sequence.slots) if not sequence.left else sequence.computed // self.block_tokens
-        if final <= sequence.announced:
-            return
-        slots = sequence.slots[sequence.announced : final]
-        out.blocks.append(
-            BlocksEvent(
-                request_id=sequence.request.request_id,
-                first=sequence.announced,
-                slots=slots,
-                generations=[self.arena.generation(slot) for slot in slots],
-            )
-        )
-        sequence.announced = final
+        """Tell the decode worker of blocks that it may copy."""
+        if sequence.hold and (event := events.final_blocks(sequence, self.arena)) is not None:
+            out.blocks.append(event)
 
     def _fail(self, sequence: Sequence, code: ErrorCode, message: str, out: StepOutput) -> None:
-        out.failed.append(
-            FailedEvent(request_id=sequence.request.request_id, code=code, message=message, retryable=False)
-        )
+        out.failed.append(events.failed(sequence, code, message))
         self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
         """The request ends: everything it holds goes back."""
         del self._sequences[sequence.request.request_id]
         self._scheduler.remove(sequence)
-        self._pool.release(sequence.slots)
-        self._pool.unreserve(sequence.reserved)
-        sequence.slots = []
-        sequence.reserved = 0
+        self._suspension.give_back(sequence)
+        self._suspension.forget(sequence)
+        sequence.phase = Phase.ENDED
         self._changed = True
 
     def close(self) -> None:

@@ -11,6 +11,8 @@ from workers.engine.sequence import Sequence
 from workers.protocol import TokenLogprobs
 
 _MASK = (1 << 64) - 1
+_MOST_TOP_K = 1 << 31
+"""Larger than any vocabulary; what a peer sends need not fit an int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,10 @@ def sample_rows(logits: torch.Tensor, sequences: list[Sequence]) -> list[Sampled
     """`logits` [m, vocab] of the last committed token of each of m sequences."""
     if not sequences:
         return []
-    finite = logits.isfinite().all(-1).tolist()
+    rows_finite = logits.isfinite().all(-1)
+    finite = rows_finite.tolist()
+    if not all(finite):  # the filters' searches go out of bounds on NaN, which would end everybody's engine
+        logits = logits.masked_fill(~rows_finite[:, None], 0.0)
     tokens = sample(logits, _parameters(sequences))
     ids = tokens.tolist()
     logprobs = _logprobs(logits, tokens, sequences)
@@ -42,7 +47,7 @@ def _parameters(sequences: list[Sequence]) -> SamplingParameters:
     positions = torch.tensor([len(sequence.tokens) for sequence in sequences])
     return SamplingParameters(
         temperature=torch.tensor([s.temperature for s in settings], dtype=torch.float32),
-        top_k=torch.tensor([s.top_k for s in settings]),
+        top_k=torch.tensor([min(max(s.top_k, 0), _MOST_TOP_K) for s in settings]),
         top_p=torch.tensor([s.top_p for s in settings], dtype=torch.float64),
         min_p=torch.tensor([s.min_p for s in settings], dtype=torch.float32),
         uniforms=uniform(seeds, positions, Purpose.TOKEN),
@@ -57,11 +62,15 @@ def _as_int64(seed: int) -> int:
 
 def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, sequences: list[Sequence]) -> dict[int, TokenLogprobs]:
     """Of the rows that asked for them, by row."""
-    wanted = {row: s.request.sampling.logprobs for row, s in enumerate(sequences)}
-    rows = [row for row, count in wanted.items() if count is not None]
+    wanted = {
+        row: max(s.request.sampling.logprobs, 0)
+        for row, s in enumerate(sequences)
+        if s.request.sampling.logprobs is not None
+    }
+    rows = list(wanted)
     if not rows:
         return {}
-    most = min(max(wanted[row] or 0 for row in rows), logits.shape[1])
+    most = min(max(wanted.values()), logits.shape[1])
     index = torch.tensor(rows)
     chosen, best_ids, best = log_probabilities(logits[index], tokens[index], most)
     return {

@@ -3,8 +3,9 @@
 - Decode first: every decoding request gets its one token; what is left of the step's token budget goes to prompts.
 - Prompts run in chunks. The oldest prompt gets half of what is left, or more where nobody else wants it; the rest
   goes to those with the least left to do, so that a short question never waits for a long document.
-- A request starts only with room for everything it may need (its prompt, and its output unless another worker decodes),
-  so nothing is ever preempted. One that has to wait for room lets smaller ones pass, `PATIENCE` times at most.
+- A request starts only with room for its prompt and, unless another worker decodes, the beginning of its output. One
+  that has to wait for room lets smaller ones pass, `PATIENCE` times at most.
+- Nothing starts while a request is suspended (`workers.engine.suspension`): it comes first.
 - At most `MAX_PREFILLS` prompts are in progress, beside short ones: blocks of half-computed prompts help nobody.
 """
 
@@ -39,28 +40,53 @@ class Admission:
 class Scheduler:
     """`waiting` is in order of priority, then arrival; `prefilling` and `decoding` in order of their start."""
 
-    def __init__(self, pool: BlockPool, *, block_tokens: int, token_budget: int, max_running: int) -> None:
+    def __init__(
+        self, pool: BlockPool, *, block_tokens: int, token_budget: int, max_running: int, output_reserve: int
+    ) -> None:
         self.pool = pool
         self.block_tokens = block_tokens
         self.token_budget = token_budget
         self.max_running = min(max_running, token_budget)
+        self.output_reserve = output_reserve
         self.waiting: list[Sequence] = []
         self.prefilling: list[Sequence] = []
         self.decoding: list[Sequence] = []
         self.reserved: list[Sequence] = []
+        self.suspended: list[Sequence] = []
 
     @property
     def running(self) -> int:
-        return len(self.prefilling) + len(self.decoding) + len(self.reserved)
+        """Requests that have begun; a suspended one keeps its place."""
+        return len(self.prefilling) + len(self.decoding) + len(self.reserved) + len(self.suspended)
 
     def enqueue(self, sequence: Sequence) -> None:
         bisect.insort(self.waiting, sequence, key=lambda other: other.queue_key)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a request out of whichever list it is in; a held one is in none."""
-        for group in (self.waiting, self.prefilling, self.decoding, self.reserved):
+        for group in (self.waiting, self.prefilling, self.decoding, self.reserved, self.suspended):
             if sequence in group:
                 group.remove(sequence)
+
+    def decode(self, sequence: Sequence) -> None:
+        """The prompt is complete: one token a step from now on."""
+        self.remove(sequence)
+        sequence.phase = Phase.DECODE
+        self.decoding.append(sequence)
+
+    def suspend(self, sequence: Sequence) -> None:
+        self.remove(sequence)
+        sequence.phase = Phase.SUSPENDED
+        self.suspended.append(sequence)
+
+    def reserve(self, sequence: Sequence) -> bool:
+        """Room for a request whose prompt another worker computes, beginning with the blocks that are here."""
+        if self.suspended or self.running >= self.max_running:
+            return False
+        if not self.take_room(sequence, self.hits(sequence, whole_prompt=True)):
+            return False
+        self.reserved.append(sequence)
+        return True
 
     def hits(self, sequence: Sequence, *, whole_prompt: bool = False) -> list[int]:
         """Blocks of the longest usable prefix. The last token always runs here, unless only its bytes are wanted."""
@@ -68,11 +94,12 @@ class Scheduler:
         return self.pool.lookup(sequence.chain[: usable // self.block_tokens])
 
     def blocks_needed(self, sequence: Sequence) -> tuple[int, int]:
-        """(blocks of the prompt, further blocks of the output). The last token's row is never written."""
+        """(blocks of the prompt, further blocks set aside for output). The last token's row is never written."""
         prompt = -(-sequence.prompt_tokens // self.block_tokens)
         if sequence.hold:
             return prompt, 0
-        total = -(-(sequence.prompt_tokens + sequence.output_limit - 1) // self.block_tokens)
+        output = min(sequence.output_limit, self.output_reserve)
+        total = -(-(sequence.prompt_tokens + output - 1) // self.block_tokens)
         return prompt, max(total - prompt, 0)
 
     def take_room(self, sequence: Sequence, hits: list[int]) -> bool:
@@ -90,6 +117,8 @@ class Scheduler:
     def admit(self) -> Admission:
         """Start what can start, in order. Held requests are asked for credit first, when they could start now."""
         result = Admission()
+        if self.suspended:
+            return result
         promised = self._promised_blocks()
         asked = sum(1 for sequence in self.waiting if sequence.phase is not Phase.WAITING)
         without_room: list[Sequence] = []

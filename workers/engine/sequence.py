@@ -23,10 +23,12 @@ class Phase(enum.Enum):
     """Prompt complete; blocks pinned until the decode worker has them."""
     RESERVED = "reserved"
     """Room set aside on a decode worker; its blocks are being filled by the transfer."""
+    SUSPENDED = "suspended"
+    """Stepped aside while the pool is full; its bytes are in the spool."""
+    ENDED = "ended"
 
 
-QUEUED = frozenset({Phase.WAITING, Phase.ASKED, Phase.GRANTED})
-COMPUTING = frozenset({Phase.PREFILL, Phase.DECODE})
+BLOCKLESS = frozenset({Phase.WAITING, Phase.ASKED, Phase.GRANTED, Phase.SUSPENDED})
 
 
 @dataclass(slots=True, eq=False)

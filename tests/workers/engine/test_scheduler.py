@@ -14,9 +14,9 @@ from workers.identity import root_hash
 BLOCK = 4
 
 
-def make_scheduler(*, blocks: int = 100, budget: int = 32, running: int = 8) -> Scheduler:
+def make_scheduler(*, blocks: int = 100, budget: int = 32, running: int = 8, output_reserve: int = 1000) -> Scheduler:
     pool = BlockPool(blocks, lambda slot: None)
-    return Scheduler(pool, block_tokens=BLOCK, token_budget=budget, max_running=running)
+    return Scheduler(pool, block_tokens=BLOCK, token_budget=budget, max_running=running, output_reserve=output_reserve)
 
 
 def make_sequence(
@@ -119,6 +119,25 @@ def test_room_for_prompt_and_output_is_taken_at_the_start() -> None:
     # 9 prompt tokens are 3 blocks; of 8 output tokens 7 get rows: 16 rows are 4 blocks.
     assert (len(sequence.slots), sequence.reserved) == (3, 1)
     assert scheduler.pool.available == 6
+
+
+def test_of_a_long_output_only_the_beginning_is_set_aside() -> None:
+    scheduler = make_scheduler(output_reserve=8)
+    add(scheduler, sequence := make_sequence(9, output=500))
+    scheduler.admit()
+    assert (len(sequence.slots), sequence.reserved) == (3, 1)
+
+
+def test_nothing_starts_while_a_request_is_suspended() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, first := make_sequence(4, output=50))
+    play(scheduler)
+    scheduler.suspend(first)
+    add(scheduler, second := make_sequence(4))
+    assert scheduler.admit().started == []
+    assert not scheduler.reserve(make_sequence(4))
+    scheduler.decode(first)
+    assert [s for s, _ in scheduler.admit().started] == [second]
 
 
 def test_one_without_room_lets_smaller_ones_pass_but_not_for_ever() -> None:

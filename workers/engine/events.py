@@ -1,0 +1,60 @@
+"""What the engine tells of a request, made from its sequence."""
+
+from __future__ import annotations
+
+from workers.engine.api import BlocksEvent, FailedEvent, ScheduledEvent
+from workers.engine.arena import Arena
+from workers.engine.sampler import Sampled
+from workers.engine.sequence import Sequence
+from workers.protocol import ErrorCode, Finish, TokenDelta
+
+
+def scheduled(sequence: Sequence, hit: int, now: float) -> ScheduledEvent:
+    """Its prefill starts, with `hit` tokens from the pool: counted once, here."""
+    return ScheduledEvent(
+        request_id=sequence.request.request_id,
+        pool_hit_tokens=hit,
+        store_hit_tokens=0,
+        miss_tokens=sequence.prompt_tokens - hit,
+        recomputed_tokens=0,
+        queue_s=max(now - sequence.request.arrived, 0.0),
+    )
+
+
+def token(sequence: Sequence, sampled: Sampled, finish: Finish | None) -> TokenDelta:
+    """The token that was just appended."""
+    return TokenDelta(
+        request_id=sequence.request.request_id,
+        index=sequence.outputs - 1,
+        tokens=sequence.tokens[-1:],
+        finish=finish,
+        logprobs=None if sampled.logprobs is None else [sampled.logprobs],
+    )
+
+
+def ended_for_lack_of_room(sequence: Sequence) -> TokenDelta:
+    return TokenDelta(
+        request_id=sequence.request.request_id,
+        index=sequence.outputs,
+        tokens=[],
+        finish=Finish.INSUFFICIENT_SYSTEM_RESOURCE,
+    )
+
+
+def final_blocks(sequence: Sequence, arena: Arena) -> BlocksEvent | None:
+    """Blocks whose bytes became final since the last call: full ones, at the prompt's end the last one too."""
+    final = len(sequence.slots) if not sequence.left else sequence.computed // sequence.block_tokens
+    if final <= sequence.announced:
+        return None
+    first, sequence.announced = sequence.announced, final
+    slots = sequence.slots[first:final]
+    return BlocksEvent(
+        request_id=sequence.request.request_id,
+        first=first,
+        slots=slots,
+        generations=[arena.generation(slot) for slot in slots],
+    )
+
+
+def failed(sequence: Sequence, code: ErrorCode, message: str) -> FailedEvent:
+    return FailedEvent(request_id=sequence.request.request_id, code=code, message=message, retryable=False)
