@@ -209,6 +209,21 @@ class Engine:
                 self._forget(evicted)
         return [chunk for chunk in chunks if chunk.sequence.phase in (Phase.PREFILL, Phase.DECODE)]
 
+    def _run(self, chunks: list[Chunk], out: StepOutput) -> None:
+        batch, sampling = build_batch(chunks)
+        logits = self.model.forward(batch, self._views)
+        sampled = sample_rows(logits, [chunk.sequence for chunk in sampling])
+        self._steps += 1
+        for chunk in chunks:
+            sequence = chunk.sequence
+            if sequence.phase is Phase.PREFILL:
+                self._computed_tokens += chunk.count
+            sequence.computed += chunk.count
+            self._publish(sequence)
+            self._announce(sequence, out)
+        for chunk, result in zip(sampling, sampled, strict=True):
+            self._commit(chunk.sequence, result, out)
+
     def _commit(self, sequence: Sequence, result: Sampled, out: StepOutput) -> None:
         request = sequence.request
         if result.token is None:
