@@ -111,14 +111,11 @@ class Puller:
         except RequestRefused as error:
             self._fail(pull, error.code, str(error))
         except TimeoutError:
-            self._discard(request.request_id)  # it runs after the reservation, whenever the engine comes round
             self._fail(pull, ErrorCode.INTERNAL, "the engine did not answer")
         else:
             if reservation is None:
                 self._no_credit(pull, link, "no free blocks")
-            elif pull.failure is not None or self.pulls.get(request.request_id) is not pull:
-                self._discard(request.request_id)
-            else:
+            elif pull.failure is None:  # else `_end` has given it back already
                 self._credit(pull, link, reservation)
 
     def _no_credit(self, pull: PullState, link: FrameSink, reason: str) -> None:
@@ -253,13 +250,15 @@ class Puller:
             self._advance(pull)
 
     def _end(self, pull: PullState) -> None:
-        """Give everything back; a reservation that is still being made is given back when it comes (`_reserve`)."""
+        """Give everything back, also a reservation that is still being made: the engine answers its calls in order, so
+        that the id is free for whoever uses it next.
+        """
         request_id = pull.request.request_id
         if self.pulls.pop(request_id, None) is None:
             return
         assert pull.failure is not None
         code, message = pull.failure
-        if pull.reservation is not None:
+        if pull.reservation is not None or pull.phase is PullPhase.RESERVING:
             self._discard(request_id)
         if pull.link is not None:
             pull.link.send(Abort(request_id=request_id, code=code, message=message))

@@ -1,0 +1,106 @@
+"""The decode side alone, its engine answering when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.workers.engine.factories import make_request
+from workers.engine.api import Reservation
+from workers.protocol import Abort, Credit, ErrorCode, Frame, RequestId, Reserve
+from workers.transfer.deadlines import Deadlines
+from workers.transfer.puller import Puller
+
+NAME = RequestId("a")
+
+
+@dataclass
+class Recorder:
+    """Engine calls in order, frames sent, and what the gateway is told."""
+
+    calls: list[str] = field(default_factory=list)
+    answers: list[asyncio.Future[Any]] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    told: list[ErrorCode] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def call(self, function: Callable[[Any], Any]) -> asyncio.Future[Any]:
+        function(self)
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+    def post(self, function: Callable[[Any], object]) -> None:
+        function(self)
+
+    def reserve(self, request: object) -> None:
+        self.calls.append("reserve")
+
+    def cancel(self, request_id: RequestId) -> None:
+        self.calls.append("cancel")
+
+    def send(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+    def transfer_failed(self, request_id: RequestId, code: ErrorCode, message: str) -> None:
+        self.told.append(code)
+        self.over.set()
+
+    def transfer_done(self, request_id: RequestId, *, seconds: float, ended: bool) -> None:
+        raise AssertionError("nothing was transferred")
+
+
+@dataclass
+class Stage:
+    recorder: Recorder
+    puller: Puller
+
+    async def ask_for_room(self) -> None:
+        """The request comes, its link stands, and prefill is about to start."""
+        self.puller.add(make_request(range(1, 9), request_id=NAME))
+        self.puller.attach(NAME, self.recorder, None, 1)  # type: ignore[arg-type]
+        self.puller.reserve(self.recorder, Reserve(request_id=NAME))
+        await asyncio.sleep(0)
+
+    async def answer(self, number: int) -> None:
+        self.recorder.answers[number].set_result(Reservation(have_blocks=0, slots=[0, 1]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    recorder = Recorder()
+    return Stage(recorder, Puller(recorder, recorder, Deadlines(), None, 4))  # type: ignore[arg-type]
+
+
+async def test_a_cancel_while_room_is_being_made_gives_it_back(stage: Stage) -> None:
+    await stage.ask_for_room()
+    stage.puller.cancel(NAME)
+    await stage.answer(0)
+    assert stage.recorder.calls == ["reserve", "cancel"]
+    assert stage.recorder.told == [ErrorCode.CANCELLED]
+    assert [frame for frame in stage.recorder.frames if isinstance(frame, Credit)] == []
+    assert isinstance(stage.recorder.frames[-1], Abort)
+
+
+async def test_the_next_user_of_an_id_does_not_lose_its_room_to_the_one_before(stage: Stage) -> None:
+    await stage.ask_for_room()
+    stage.puller.cancel(NAME)
+    await stage.ask_for_room()
+    await stage.answer(0)
+    await stage.answer(1)
+    assert stage.recorder.calls == ["reserve", "cancel", "reserve"]
+    assert isinstance(stage.recorder.frames[-1], Credit)
+    assert stage.puller.transfers == 1
+
+
+async def test_an_engine_that_does_not_answer_in_time_owes_the_room(stage: Stage) -> None:
+    stage.puller.deadlines = Deadlines(engine_s=0.01)
+    await stage.ask_for_room()
+    await asyncio.wait_for(stage.recorder.over.wait(), 20)
+    assert stage.recorder.calls == ["reserve", "cancel"]
+    assert stage.recorder.told == [ErrorCode.INTERNAL]
