@@ -126,6 +126,10 @@ class Links:
         except TransferError as error:
             self._unreachable(prefill, error)
             return
+        except Exception as error:  # whatever it was, those that wait must hear of it and the next one dial again
+            logger.exception("dialling %s failed", prefill)
+            self._unreachable(prefill, PeerUnreachable(f"{prefill} at {endpoint}: {error}"))
+            return
         try:
             self.expected.check(dialled.welcome, dialled.source)
         except PeerUnreachable as error:

@@ -52,7 +52,10 @@ class SharedMemory(Transport):
         writer.transport.set_write_buffer_limits()
 
     async def dial(self, endpoint: Endpoint, hello: Hello) -> Dialled:
-        scheme, address = parse_endpoint(endpoint)
+        try:
+            scheme, address = parse_endpoint(endpoint)
+        except ValueError as error:
+            raise PeerUnreachable(str(error)) from error
         if scheme != "unix":
             raise PeerUnreachable(f"{endpoint} is on another host: only shared memory is implemented so far")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -214,7 +214,7 @@ async def test_a_stale_prefill_epoch_is_not_pulled_from(pair: Pair) -> None:
     assert "stale_epoch" in failed.message
 
 
-@pytest.mark.parametrize("endpoint", ["unix:/nonexistent.sock", "tcp:127.0.0.1:9"])
+@pytest.mark.parametrize("endpoint", ["unix:/nonexistent.sock", "tcp:127.0.0.1:9", "nonsense"])
 async def test_an_unreachable_prefill_worker_fails_the_request_only(pair: Pair, endpoint: str) -> None:
     await send_decode(pair, Address(worker="nobody", epoch=3), endpoint)
     assert pair.decode.about("a").failed is not None
