@@ -35,7 +35,7 @@ from workers.serving.connection import Connection, keep_alive, read_hello
 from workers.serving.desk import Desk
 from workers.serving.errors import BadSpec
 from workers.spec import WorkerSpec
-from workers.transfer.base import ArenaLike, Transport, parse_endpoint
+from workers.transfer.base import ArenaLike, TransferError, Transport, parse_endpoint
 from workers.transfer.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)
@@ -131,6 +131,8 @@ class Listener:
                 await self._serve(Connection(hello, writer), reader)
         except ProtocolError as error:
             logger.warning("a peer broke the protocol: %s", error)
+        except TransferError as error:
+            logger.warning("blocks could not be offered: %s", error)
         except OSError as error:
             logger.info("a connection broke: %s", error)
         except asyncio.CancelledError:
