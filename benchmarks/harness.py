@@ -45,14 +45,22 @@ def seconds(work: Work) -> float:
     return time.perf_counter() - start
 
 
-def compare(ours: Work, peer: Work, *, pairs: int = PAIRS, warm_up: int = 1) -> Comparison:
-    """Interleaved pairs; ratios are taken within a pair. Quartiles are the spread."""
+def compare(ours: Work, peer: Work, *, pairs: int = PAIRS, warm_up: int = 1, before: Work | None = None) -> Comparison:
+    """Interleaved pairs; ratios are taken within a pair. Quartiles are the spread. `before` runs, untimed, ahead of
+    each side (to drop caches, say)."""
     if pairs < PAIRS:
         raise ValueError(f"a comparison takes at least {PAIRS} pairs")
     for _ in range(warm_up):
         ours()
         peer()
-    times = [(seconds(ours), seconds(peer)) for _ in range(pairs)]
+    times: list[tuple[float, float]] = []
+    for _ in range(pairs):
+        pair = []
+        for side in (ours, peer):
+            if before is not None:
+                before()
+            pair.append(seconds(side))
+        times.append((pair[0], pair[1]))
     ratios = [b / a for a, b in times]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return Comparison(

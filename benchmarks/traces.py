@@ -1,9 +1,9 @@
 """Public traces as requests: who asks when, with which blocks. Two formats, told apart by their first line.
 
-- `{"timestamp", "input_length", "output_length", "hash_ids"}`: one stream of requests, milliseconds, 512-token blocks (the
-  Mooncake chat trace). Block ids are global.
-- `{"session", "t", "input_length", "output_length", "ids_rle", ...}`: sessions of coding agents, seconds from the session's
-  start, 64-token blocks as [start, length] runs. Ids count per session; the file is grouped by session.
+- `{"timestamp", "input_length", "output_length", "hash_ids"}`: one stream of requests, milliseconds, 512-token blocks
+  (the Mooncake chat trace). Block ids are global.
+- `{"session", "t", "input_length", "output_length", "ids_rle", ...}`: sessions of coding agents, seconds from the
+  session's start, 64-token blocks as [start, length] runs. Ids count per session; the file is grouped by session.
 
 In both an id stands for a block *and* what is before it, and the last id may cover fewer tokens than a block.
 """
@@ -22,8 +22,8 @@ from pathlib import Path
 import zstandard
 
 OVERLAP = 32
-"""Sessions that run side by side at any time, as long as there are that many."""
-START_JITTER_S = 600.0
+"""Sessions that run side by side."""
+START_JITTER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Trace:
     requests: list[TraceRequest]
     """In the order of their arrival."""
     overlap: int
-    """Sessions that run at once when the last one starts (0 for traces without sessions)."""
+    """Most sessions that run at once (0 for traces without sessions)."""
 
 
 def lines(path: Path) -> Iterator[dict[str, object]]:
@@ -82,15 +82,15 @@ def load(path: Path, *, requests: int | None, seed: int, scale: int = 1, overlap
 def _sessions(
     name: str, entries: Iterable[dict[str, object]], requests: int | None, seed: int, scale: int, overlap: int
 ) -> Trace:
-    """Whole sessions in file order. The first `overlap` start at random instants; each time one is about to end, up to a
-    minute before, the next starts."""
+    """Whole sessions in file order. The first `overlap` start at random instants; each time one is about to end, up to
+    a minute before, the next starts."""
     rng = random.Random(seed)
     free = [rng.uniform(0, START_JITTER_S) for _ in range(overlap)]
     heapq.heapify(free)
     chosen: list[TraceRequest] = []
     spans: list[tuple[float, float]] = []
     for number, (_, group) in enumerate(itertools.groupby(entries, key=lambda entry: entry["session"])):
-        if requests is not None and len(chosen) >= requests and number >= overlap:
+        if requests is not None and len(chosen) >= requests and most_at_once(spans) >= overlap:
             break
         session = list(group)
         start = heapq.heappop(free)
@@ -108,10 +108,14 @@ def _sessions(
                     position == len(session) - 1,
                 )
             )
-    newest = max(start for start, _ in spans)
-    beside = sum(start <= newest < end for start, end in spans)
     chosen.sort(key=lambda r: (r.at, r.session))
-    return Trace(name, 64 // scale, "agent", chosen, beside)
+    return Trace(name, 64 // scale, "agent", chosen, most_at_once(spans))
+
+
+def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
+    """The largest number of (start, end) spans that share an instant."""
+    steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    return max(itertools.accumulate(step for _, step in steps), default=0)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""Sidecars: bytes that belong to a block but are no paged rows (the window rows that make a resume cheap). Opaque here.
+"""Sidecars: bytes of a block that are no paged rows (the window rows that make a resume cheap). Opaque here.
 
-They are extents of their own, found by (block, kind), kept by the rule of their class, and always optional: without them
-the engine recomputes. A kind carries its version (`window.v1`).
+They are extents of their own, found by (block, kind), kept by the rule of their class, and always optional: without
+them the engine recomputes. A kind carries its version (`window.v1`).
 """
 
 from __future__ import annotations

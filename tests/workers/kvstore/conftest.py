@@ -1,4 +1,4 @@
-"""A store of its own for each test, in a Valkey that this folder's tests share; time stands still unless it is moved."""
+"""A store of its own for each test, in a Valkey that this folder's tests share; time stands still unless moved."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def write_for_ever(root: str, url: str, namespace: str, seed: int) -> None:
     rng = random.Random(seed)
     factory = StoreFactory(Path(root), url, namespace, ManualClock(), rng)
     store = factory.open(extent_bytes=3 * BLOCK_BYTES, write_queue=4)
-    print(os.getpid(), flush=True)
+    print(os.getpid(), flush=True)  # noqa: T201 - tells the test whom to kill
     while True:
         blocks = make_chain(BLOCKS, start=1000 * rng.randrange(CHAINS))
         end = rng.randrange(1, BLOCKS + 1)

@@ -1,4 +1,4 @@
-"""What can go wrong goes wrong for real: mounts in a namespace of their own, a Valkey that is stopped, reads that hang."""
+"""What can go wrong goes wrong for real: mounts in a namespace of their own, a stopped Valkey, reads that hang."""
 
 from __future__ import annotations
 
