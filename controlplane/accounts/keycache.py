@@ -26,6 +26,7 @@ from controlplane.accounts import invalidation, keys
 from controlplane.accounts.permissions import Principal
 from controlplane.accounts.selectors import KeyRecord, key_record
 from controlplane.accounts.services import keys_touch
+from controlplane.database import release_connections
 
 CAPACITY: Final = 10_000
 REFUSED_CAPACITY: Final = 1_000
@@ -34,6 +35,8 @@ TRUST_UNHEARD_S: Final = 1.0
 REFUSED_TRUST_S: Final = 5.0
 DATABASE_GRACE_S: Final = 600.0
 TOUCH_INTERVAL_S: Final = 10.0
+DATABASE_RETRY_S: Final = 1.0
+"""Known keys are not looked up for so long after the database did not answer: finding that out takes seconds."""
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ class KeyCache:
         self._used: dict[int, float] = {}
         self._generation = 0
         self._heard = False
+        self._away_until = 0.0
         self._turned = self._flushed = time.monotonic()
         self._listener: threading.Thread | None = None
         self._stop = threading.Event()
@@ -77,10 +81,16 @@ class KeyCache:
             if refused is not None and now - refused < REFUSED_TRUST_S:
                 return True, None
             entry = self._entries.get(digest)
-            if entry is None or now - entry.checked >= (TRUST_S if self._heard else TRUST_UNHEARD_S):
+            if entry is None or now - entry.checked >= self._trust_s(now):
                 return False, None
             self._entries.move_to_end(digest)
             return True, self._use(entry)
+
+    def _trust_s(self, now: float) -> float:
+        """How long after its last look into the database an entry is taken without another."""
+        if now < self._away_until:
+            return DATABASE_GRACE_S
+        return TRUST_S if self._heard else TRUST_UNHEARD_S
 
     def _use(self, entry: _Entry) -> Principal | None:
         if not entry.record.usable:
@@ -97,6 +107,7 @@ class KeyCache:
         try:
             found = self._lookup(digest)
         except (OperationalError, InterfaceError):
+            self._away_until = time.monotonic() + DATABASE_RETRY_S
             entry = self._last_known(digest)
             if entry is None:
                 raise
@@ -228,4 +239,11 @@ async def authenticate(raw: str) -> Principal | None:
     if digest is None:
         return None
     known, principal = key_cache().cached(digest)
-    return principal if known else await sync_to_async(key_cache().fetch)(digest)
+    return principal if known else await sync_to_async(_fetch_and_release)(digest)
+
+
+def _fetch_and_release(digest: keys.KeyHash) -> Principal | None:
+    try:
+        return key_cache().fetch(digest)
+    finally:
+        release_connections()

@@ -6,14 +6,12 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from asgiref.sync import sync_to_async
-
 from controlplane.accounts.models import APIKey, User
 from controlplane.accounts.roles import CLUSTER_ACTIONS, ROLE_ACTIONS, SCOPE_ACTIONS, Action, Role, Scope
 
 __all__ = [
     "SYSTEM", "Action", "Grant", "PermissionRefused", "Principal", "PrincipalKind", "Role", "Scope",
-    "aprincipal_of_user", "can", "principal_of_key", "principal_of_user", "require",
+    "can", "principal_of_key", "principal_of_user", "require",
 ]  # fmt: skip
 
 DEFAULT_TENANT: Final = "default"
@@ -98,9 +96,6 @@ def principal_of_user(user: User) -> Principal:
         tenant=DEFAULT_TENANT if everywhere else (tenants[0] if tenants else None),
         roles=grants,
     )
-
-
-aprincipal_of_user = sync_to_async(principal_of_user)
 
 
 def principal_of_key(key: APIKey) -> Principal:

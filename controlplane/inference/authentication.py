@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.contrib.auth import aget_user
+from django.contrib.auth import get_user
 from django.contrib.sessions.middleware import SessionMiddleware
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
@@ -14,7 +15,9 @@ from django.middleware.csrf import CsrfViewMiddleware
 
 from controlplane.accounts.authentication import raw_key
 from controlplane.accounts.keycache import authenticate
-from controlplane.accounts.permissions import Action, Principal, aprincipal_of_user, can
+from controlplane.accounts.models import User
+from controlplane.accounts.permissions import Action, Principal, can, principal_of_user
+from controlplane.database import release_connections
 from controlplane.inference.errors import ApiError, forbidden, unauthenticated
 
 AUTHENTICATION_WAIT_S = 10.0
@@ -56,12 +59,20 @@ async def _session_principal(request: HttpRequest) -> Principal:
         raise unauthenticated("No API key provided. Send it as `Authorization: Bearer gk-...`.")
     if not hasattr(request, "session"):  # outside Django's middleware
         SessionMiddleware(lambda _: HttpResponse()).process_request(request)
-    user = await aget_user(request)
-    if not user.is_authenticated:
+    principal = await sync_to_async(_signed_in)(request)
+    if principal is None:
         raise unauthenticated("The session has ended. Sign in again, or send an API key.")
     if request.method not in ("GET", "HEAD", "OPTIONS") and _refused_by_csrf(request):
         raise forbidden("CSRF token missing or incorrect.")
-    return await aprincipal_of_user(user)
+    return principal
+
+
+def _signed_in(request: HttpRequest) -> Principal | None:
+    try:
+        user = get_user(request)
+        return principal_of_user(user) if isinstance(user, User) else None
+    finally:
+        release_connections()
 
 
 def require_any(principal: Principal, *actions: Action) -> None:
