@@ -19,6 +19,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
+from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
 from controlplane.accounts.models import User
@@ -56,7 +57,13 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._sender: asyncio.Task[None] | None = None
         self._money = False
         await self.accept()
-        if await self._admitted(self.scope["user"]):
+        try:
+            admitted = await self._admitted(self.scope["user"])
+        except DatabaseError as error:
+            log.warning("live feed: the database is away (%s)", error)
+            await self.close(CLOSE_TRY_LATER)
+            return
+        if admitted:
             # The sender runs beside `dispatch`, which goes on taking frames from the channel layer.
             self._sender = asyncio.create_task(self._run())
             metrics.LIVE_CONNECTIONS.inc()
@@ -96,11 +103,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _run(self) -> None:
         try:
             await self._feed()
-        except (redis.RedisError, OSError) as error:
-            log.warning("live feed: Valkey is away (%s)", error)
-            await self.close(CLOSE_TRY_LATER)
-        except TimeoutError:
+        except TimeoutError:  # before OSError, of which it is one
             log.info("live feed: a browser takes nothing any more")
+            await self.close(CLOSE_TRY_LATER)
+        except (redis.RedisError, OSError, DatabaseError) as error:
+            log.warning("live feed: Valkey or the database is away (%s)", error)
             await self.close(CLOSE_TRY_LATER)
 
     async def _feed(self) -> None:
