@@ -12,8 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from typing import Any
 
-import redis.asyncio
-
+from controlplane import valkey
 from controlplane.config import home, secret_key, settings
 from controlplane.inference.admission import Admission
 from controlplane.inference.catalog import Catalog, Route
@@ -58,9 +57,7 @@ class Gateway:
         self.admission = Admission(self.limits)
         self._secret = secret
         self._salts: dict[str, bytes] = {}
-        self._valkey = redis.asyncio.Redis.from_url(
-            valkey_url, socket_timeout=self.limits.valkey_wait_s, socket_connect_timeout=self.limits.valkey_wait_s
-        )
+        self._valkey = valkey.async_client(valkey_url, timeout_s=self.limits.valkey_wait_s)
         self._discovery = Discovery(self._valkey, names=self._known_workers, found=self._found)
         publisher = SnapshotPublisher(self._valkey, self.stats, gateway=self.name, started=self.started)
         self.loops = (
