@@ -128,9 +128,7 @@ class Completion:
         except NoWorkers as error:
             self.close("no_workers")
             log.warning("request %s: no usable workers: %s", self._work.request_id, error)
-            raise overloaded(
-                f"No workers are ready for the model: {error}.", retry_after_s=self._limits.retry_after_s
-            ) from error
+            raise overloaded("No workers are ready for the model.", retry_after_s=self._limits.retry_after_s) from error
         # Whatever happens to the consumer (a client that reads nothing blocks it), this ends the request.
         loop = asyncio.get_running_loop()
         seconds = self._deadline - time.monotonic() + 2 * DEADLINE_GRACE_S
