@@ -3,7 +3,8 @@
     python -m benchmarks.kvstore_io [--root DIR] [--block-bytes N] [--extent-blocks N] [--mib N] [--json OUT]
 
 Cold: the files' pages are dropped from the page cache before each side (`posix_fadvise`); warm: they are in it.
-The plain read takes each file from its start to its end into one reused buffer of 1 MiB. `ratio` is plain time / store time.
+The plain read takes each file from its start to its end into one reused buffer of 1 MiB. `ratio` is plain time / store
+time.
 """
 
 from __future__ import annotations

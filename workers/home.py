@@ -44,6 +44,11 @@ class Home:
         return self.root / "models"
 
     @property
+    def kvstore(self) -> Path:
+        """Root of the KV store, where it is on this machine's disk."""
+        return self.root / "kvstore"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

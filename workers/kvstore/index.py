@@ -245,6 +245,11 @@ class Index:
             version, body = client.hmget(self.key("policy"), "version", "body")
         return (int(version), body) if version is not None and body is not None else None
 
+    def purges(self) -> dict[bytes, bytes]:
+        """Scopes purged within the last hour, and when (microseconds)."""
+        with self.guarded() as client:
+            return dict(client.hgetall(self.key("purged")))
+
     # -- the store's own record --------------------------------------------------------------------------------------
 
     def store_id(self) -> str:

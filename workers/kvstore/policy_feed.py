@@ -1,4 +1,5 @@
-"""The policy as it is now: every process asks for the version with each lookup, and hears of changes within a second.
+"""The policy as it is now: every process sees the version with each lookup, and hears of changes (and of purges, which
+pools must follow too) within a second.
 
 The index holds the published snapshot; the root holds a copy for the start without an index. The control plane is the
 only publisher.
@@ -40,6 +41,8 @@ class PolicyFeed:
         self._lock = threading.Lock()
         self._current = DEFAULT_POLICY
         self._watchers: list[Callable[[RetentionPolicy], None]] = []
+        self._purge_watchers: list[Callable[[str], None]] = []
+        self._purges: dict[bytes, bytes] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._polled = time.monotonic()
@@ -93,6 +96,18 @@ class PolicyFeed:
         """Call `watcher` with each new policy, from the feed's thread (or a lookup's)."""
         self._watchers.append(watcher)
 
+    def watch_purges(self, watcher: Callable[[str], None]) -> None:
+        """Call `watcher` within a second of each purge with its scope: `t:<salt id>`, `m:<fingerprint>` or `c:<claim>`.
+        Purges are remembered for an hour, so none is missed while Valkey is away."""
+        self._purge_watchers.append(watcher)
+
+    def refresh_purges(self) -> None:
+        known, self._purges = self._purges, self._index.purges()
+        for scope, at in self._purges.items() if known is not None else ():
+            if known is not None and known.get(scope) != at:
+                for watcher in self._purge_watchers:
+                    watcher(scope.decode())
+
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="kvstore-policy", daemon=True)
         self._thread.start()
@@ -108,9 +123,10 @@ class PolicyFeed:
         while not self._stop.is_set():
             try:
                 if not subscribed:
-                    pubsub.subscribe(self._index.key("policy"))
+                    pubsub.subscribe(self._index.key("policy"), self._index.key("purge"))
                     subscribed = True
                 self.refresh()
+                self.refresh_purges()
                 pubsub.get_message(timeout=POLL_S)
             except (IndexUnavailable, redis.RedisError, OSError):
                 subscribed = False
