@@ -78,17 +78,21 @@ def send(record: ProcessRecord, number: signal.Signals) -> bool:
 
 
 def find_unrecorded(records: Records) -> list[tuple[str, ProcessRecord]]:
-    """Workers whose agent died between starting them and writing that down: their command line names their spec."""
+    """Workers whose agent died between starting them and writing that down: their command line names their spec.
+
+    So does that of a pager or an editor: only the first process of a session can be a worker (`spawn`), and none is
+    looked for beside a recorded one that runs.
+    """
     by_path = {str(records.spec_path(name)): name for name in records.names()}
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "create_time", "status"]):
         line = process.info["cmdline"] or []
         name = by_path.get(line[-1]) if line else None
-        if name is None or process.info["status"] == psutil.STATUS_ZOMBIE:
+        if name is None or process.info["status"] == psutil.STATUS_ZOMBIE or not _leads_session(process.info["pid"]):
             continue
         known = records.read_process(name)
         spec = records.read_spec(name)
-        if spec is None or (known is not None and known.pid == process.info["pid"] and alive(known)):
+        if spec is None or (known is not None and alive(known)):
             continue
         wanted = Wanted(
             name=name,
@@ -111,6 +115,13 @@ def find_unrecorded(records: Records) -> list[tuple[str, ProcessRecord]]:
         )
         found.append((name, record))
     return found
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except OSError:  # gone, or not ours
+        return False
 
 
 def running(home: Home) -> list[tuple[str, ProcessRecord]]:
