@@ -37,6 +37,11 @@ class Probe:
     def silence_s(self) -> float | None:
         return None if self.heard_at is None else time.monotonic() - self.heard_at
 
+    def excuse(self, seconds: float) -> None:
+        """Whoever listens was away for so long: what was not heard meanwhile does not count as silence."""
+        if self.heard_at is not None:
+            self.heard_at = min(self.heard_at + seconds, time.monotonic())
+
     async def _run(self) -> None:
         while True:
             try:

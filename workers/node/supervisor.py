@@ -72,6 +72,8 @@ class Supervisor:
     workers: dict[str, Managed] = field(default_factory=dict)
     faults: int = 0
     """Turns of one worker that ended with an exception; the others went on."""
+    turned_at: float | None = None
+    """Monotonic time of the last turn's end."""
 
     def adopt(self) -> None:
         """Take over what an agent before this one left running. Nothing is restarted."""
@@ -83,6 +85,7 @@ class Supervisor:
             logger.info("adopted %s, epoch %d, process %d", name, record.epoch, record.pid)
 
     def turn(self, state: WantedState) -> None:
+        self._excuse_own_stall()
         wanted = {worker.name: worker for worker in state.workers}
         share = max(1, processes.cores() // max(1, len(wanted)))
         for name in sorted(wanted.keys() | self.workers.keys()):
@@ -94,6 +97,18 @@ class Supervisor:
                 self.faults += 1
                 logger.exception("worker %s could not be looked after; trying again", name)
                 managed.start_at = max(managed.start_at, time.monotonic() + self.timing.back_off_s)
+        self.turned_at = time.monotonic()
+
+    def _excuse_own_stall(self) -> None:
+        """While this process was stopped or starved it heard nobody: that is no silence of the workers (lesson 2)."""
+        if self.turned_at is None:
+            return
+        stall = time.monotonic() - self.turned_at - self.timing.turn_s
+        if stall > max(1.0, self.timing.turn_s):
+            logger.warning("the agent stood still for %.1f s; its workers' silence does not count", stall)
+            for managed in self.workers.values():
+                if managed.probe is not None:
+                    managed.probe.excuse(stall)
 
     def close(self) -> None:
         """Leave every process as it is."""
@@ -152,16 +167,22 @@ class Supervisor:
         )
         path = self.records.write_spec(spec)
         managed.popen = processes.spawn(self.command, path, self.records.home.worker_log(name))
-        record = ProcessRecord(
-            pid=managed.popen.pid,
-            create_time=processes.create_time(managed.popen.pid),
-            epoch=epoch,
-            endpoint=spec.endpoint,
-            wanted=wanted,
-            started_at=time.time(),
-            restarts=managed.restarts,
-        )
-        self.records.write_process(name, record)
+        try:
+            record = ProcessRecord(
+                pid=managed.popen.pid,
+                create_time=processes.create_time(managed.popen.pid),
+                epoch=epoch,
+                endpoint=spec.endpoint,
+                wanted=wanted,
+                started_at=time.time(),
+                restarts=managed.restarts,
+            )
+            self.records.write_process(name, record)
+        except OSError:  # a full disk: the next turn would start another one beside it
+            managed.popen.kill()
+            managed.popen.wait()
+            managed.popen = None
+            raise
         managed.record, managed.ready_since, managed.known_since = record, None, record.started_at
         managed.probe = Probe(spec.address, spec.endpoint, self.node)
         logger.info("started %s, epoch %d, process %d, %d threads", name, epoch, record.pid, threads)

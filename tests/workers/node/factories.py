@@ -20,7 +20,9 @@ from workers.protocol import Role
 from workers.spec import EngineSettings
 
 FAKE_WORKER = (sys.executable, "-m", "tests.workers.fake_worker")
-QUICK = Timing(turn_s=0.05, silent_s=1.0, hung_s=2.5, back_off_s=0.3, stop_drain_s=0.5, drain_grace_s=0.5)
+QUICK = Timing(turn_s=0.05, silent_s=2.5, hung_s=8.0, back_off_s=0.3, stop_drain_s=0.5, drain_grace_s=0.5)
+"""A worker says how it is once a second: `silent_s` must be well above that, and `hung_s` above what a busy machine
+keeps a healthy process waiting."""
 
 
 def wanted(name: str, home: Home, *, model: str = "fake", role: Role = Role.BOTH, drain_s: float = 10.0) -> Wanted:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -236,7 +240,7 @@ async def test_a_worker_without_signs_of_life_is_reported_and_restarted(home: Ho
 
 
 async def test_a_worker_that_answers_again_in_time_is_left_alone(home: Home) -> None:
-    stage = Stage(home, Timing(turn_s=0.05, silent_s=1.0))
+    stage = Stage(home, Timing(turn_s=0.05, silent_s=2.5))
     worker = wanted("w", home)
     await stage.ready(worker)
     first = stage.said["w"]
@@ -245,6 +249,57 @@ async def test_a_worker_that_answers_again_in_time_is_left_alone(home: Home) -> 
     os.kill(stage.pid("w"), signal.SIGCONT)
     await stage.ready(worker)
     assert stage.said["w"].pid == first.pid
+
+
+async def test_an_agent_that_stood_still_blames_nobody(home: Home) -> None:
+    stage = Stage(home, Timing(turn_s=0.05, silent_s=2.5, hung_s=4.0))
+    worker = wanted("w", home)
+    await stage.ready(worker)
+    first, said = stage.pid("w"), len(stage.history)
+    time.sleep(5.0)  # noqa: ASYNC251 - nothing of this process runs, its ears neither
+    await stage.until(lambda: len(stage.history) > said, worker)
+    assert (stage.state("w"), stage.pid("w")) == (State.READY, first)
+
+
+async def test_a_pager_on_a_specification_is_no_worker(home: Home) -> None:
+    stage = Stage(home)
+    worker = wanted("w", home)
+    await stage.ready(worker)
+    pid, path = stage.pid("w"), Records(home).spec_path("w")
+    ours, own_session = pager(path, own_session=False), pager(path, own_session=True)
+    try:
+        assert running_pids(home) == [pid]
+        Records(home).forget_process("w")
+        assert ours.pid not in running_pids(home)
+    finally:
+        for process in (ours, own_session):
+            process.kill()
+            process.wait()
+    assert running_pids(home) == [pid]
+
+
+def pager(path: Path, *, own_session: bool) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "import time; time.sleep(300)", str(path)]
+    return subprocess.Popen(command, start_new_session=own_session)
+
+
+async def test_a_process_that_cannot_be_written_down_does_not_stay(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(home)
+    started: list[subprocess.Popen[bytes]] = []
+    spawn = processes.spawn
+
+    def noted(*arguments: object) -> subprocess.Popen[bytes]:
+        started.append(spawn(*arguments))  # type: ignore[arg-type]
+        return started[-1]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(processes, "spawn", noted)
+    monkeypatch.setattr(Records, "write_process", full)
+    await stage.until(lambda: len(started) > 1, wanted("w", home))
+    assert all(popen.poll() is not None for popen in started)
+    assert stage.supervisor.running == 0
 
 
 async def test_the_last_resort_stops_everything(home: Home) -> None:
