@@ -20,10 +20,11 @@ from workers.engine.api import (
     StepOutput,
 )
 from workers.engine.arena import Arena
+from workers.engine.batch import build_batch
 from workers.engine.blocks import BlockPool
 from workers.engine.layout import CacheLayout
 from workers.engine.requests import Limits, accept
-from workers.engine.sampler import Sampled
+from workers.engine.sampler import Sampled, sample_rows
 from workers.engine.scheduler import Chunk, Scheduler
 from workers.engine.sequence import BLOCKLESS, Phase, Sequence
 from workers.engine.suspension import Suspension
