@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -89,6 +89,29 @@ class Registry:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         temporary.write_text(json.dumps({name: asdict(record) for name, record in records.items()}, indent=1))
         temporary.replace(self.path)
+
+
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Signals that would end us wait until the block is left: a process that was started is written down as well.
+
+    Handlers run between any two lines of the main thread, so one that raises could lose a process just started.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    ours = {signum: handler for signum, handler in before.items() if callable(handler)}
+    for signum in ours:
+        signal.signal(signum, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for signum, handler in ours.items():
+            signal.signal(signum, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def spawn(command: Command, log: Path) -> subprocess.Popen[bytes]:

@@ -9,7 +9,16 @@ from subprocess import Popen
 
 from controlplane.launcher import logs
 from controlplane.launcher.errors import LaunchError
-from controlplane.launcher.process import Command, ProcessRecord, Registry, kill_group, send, spawn, wait_gone
+from controlplane.launcher.process import (
+    Command,
+    ProcessRecord,
+    Registry,
+    kill_group,
+    send,
+    signals_deferred,
+    spawn,
+    wait_gone,
+)
 from workers.home import Home
 
 BACK_OFF_FIRST_S = 0.5
@@ -48,17 +57,15 @@ class Supervisor:
         """Start and supervise. The name must be new."""
         if command.name in self._children:
             raise ValueError(f"{command.name} is already supervised")
-        child = self._spawn(command)
-        self._children[command.name] = child
-        return child.process
+        return self._spawn(command).process
 
     def tick(self) -> None:
         """Look after everything once; call it a few times a second. Raises LaunchError (see FATAL_DEATHS)."""
         now = time.monotonic()
-        for name, child in list(self._children.items()):
+        for child in list(self._children.values()):
             if child.restart_at is not None:
                 if now >= child.restart_at:
-                    self._children[name] = self._spawn(child.command, deaths=child.deaths)
+                    self._spawn(child.command, deaths=child.deaths)
             elif child.process.poll() is not None:
                 self._died(child, now)
         if now - self._rotated >= _ROTATE_EVERY_S:
@@ -95,10 +102,13 @@ class Supervisor:
         return {name: child.process.pid for name, child in self._children.items() if child.process.poll() is None}
 
     def _spawn(self, command: Command, deaths: int = 0) -> Child:
-        process = spawn(command, self._home.logs / f"{command.name}.log")
-        record = ProcessRecord.of(process.pid) or ProcessRecord(process.pid, time.time())
-        self._registry.add(command.name, record)
-        return Child(command, process, record, started=time.monotonic(), deaths=deaths)
+        with signals_deferred():
+            process = spawn(command, self._home.logs / f"{command.name}.log")
+            record = ProcessRecord.of(process.pid) or ProcessRecord(process.pid, time.time())
+            child = Child(command, process, record, started=time.monotonic(), deaths=deaths)
+            self._children[command.name] = child
+            self._registry.add(command.name, record)
+        return child
 
     def _died(self, child: Child, now: float) -> None:
         name = child.command.name

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from controlplane.launcher.process import Command, ProcessRecord, Registry
+from controlplane.launcher.process import Command, ProcessRecord, Registry, signals_deferred
 from controlplane.launcher.tooling import failure
 
 
@@ -29,6 +29,29 @@ class Tasks:
         """Raises LaunchError with the command's last words; subprocess.TimeoutExpired past `timeout_s`."""
         log = self._logs / f"{command.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
+        with signals_deferred():
+            process = self._start(command)
+        timer = threading.Timer(timeout_s, self._kill, (process.pid,)) if timeout_s is not None else None
+        if timer is not None:
+            timer.start()
+        try:
+            tail = self._follow(process, log, each_line)
+            status = process.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if process.poll() is None:  # we were interrupted: it goes with us
+                self._kill(process.pid)
+                process.wait()
+            with self._lock:
+                self._running.discard(process.pid)
+            self._registry.remove(command.name)
+        if status == -signal.SIGKILL and timer is not None and timer.finished.is_set() and timeout_s is not None:
+            raise subprocess.TimeoutExpired(command.argv, timeout_s)
+        if status != 0:
+            raise failure(f"{command.name} failed", tail, log)
+
+    def _start(self, command: Command) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             command.argv,
             env=dict(command.env),
@@ -40,27 +63,12 @@ class Tasks:
             errors="replace",
             start_new_session=True,
         )
-        record = ProcessRecord.of(process.pid)
         with self._lock:
             self._running.add(process.pid)
+        record = ProcessRecord.of(process.pid)
         if record is not None:
             self._registry.add(command.name, record)
-        timer = threading.Timer(timeout_s, self._kill, (process.pid,)) if timeout_s is not None else None
-        if timer is not None:
-            timer.start()
-        try:
-            tail = self._follow(process, log, each_line)
-            status = process.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-            with self._lock:
-                self._running.discard(process.pid)
-            self._registry.remove(command.name)
-        if status == -signal.SIGKILL and timer is not None and timer.finished.is_set() and timeout_s is not None:
-            raise subprocess.TimeoutExpired(command.argv, timeout_s)
-        if status != 0:
-            raise failure(f"{command.name} failed", tail, log)
+        return process
 
     def kill_all(self) -> None:
         with self._lock:

@@ -12,7 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controlplane.launcher.process import Command, ProcessRecord, Registry, kill_group, send, spawn, wait_gone
+from controlplane.launcher.process import (
+    Command,
+    ProcessRecord,
+    Registry,
+    kill_group,
+    send,
+    signals_deferred,
+    spawn,
+    wait_gone,
+)
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
 PARENT = (
@@ -69,6 +78,16 @@ def test_our_own_group_is_safe() -> None:
         pytest.skip("the leader of our group is gone")
     with pytest.raises(ValueError, match="our own"):
         kill_group(ours)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_signal_waits_until_the_block_is_left() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), signals_deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        steps.append("inside")
+    assert steps == ["inside"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_registry_survives_and_forgives(tmp_path: Path) -> None:
