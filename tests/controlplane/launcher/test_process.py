@@ -83,9 +83,14 @@ def test_our_own_group_is_safe() -> None:
 @pytest.mark.usefixtures("interruptible")
 def test_a_signal_waits_until_the_block_is_left() -> None:
     steps = []
-    with pytest.raises(KeyboardInterrupt), signals_deferred():
+
+    @signals_deferred()
+    def block() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         steps.append("inside")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
     assert steps == ["inside"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
