@@ -58,7 +58,8 @@ class Launcher:
         require_space(self._home.root, HOME_BYTES)
         self._instance.take()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, self._on_signal)
+            if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:  # `nohup make up`
+                signal.signal(signum, self._on_signal)
         try:
             self._launch(started)
             while True:
