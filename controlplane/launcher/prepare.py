@@ -65,14 +65,15 @@ def deploy() -> None:
     """Let this node's agent run workers again; on the first run, deploy the default model."""
     from controlplane.accounts.permissions import SYSTEM
     from controlplane.config import home, settings
-    from controlplane.fleet import services
+    from controlplane.fleet import selectors, services
     from controlplane.launcher.programs import DEPLOYMENT, MODEL
     from workers.spec import EngineSettings
 
     services.node_seen(name=settings().node, hostname=socket.gethostname(), cores=os.cpu_count() or 1)
     services.node_resume(actor=SYSTEM, node=settings().node, reason="make up")
     marker = home().state / "first-deployment"
-    if not marker.exists():
+    # Also without the marker there may be some: a run that was cut short here, or a database older than the folder.
+    if not marker.exists() and not selectors.deployments().exists():
         services.deployment_create(
             actor=SYSTEM,
             name=DEPLOYMENT,
@@ -83,7 +84,7 @@ def deploy() -> None:
             aliases=(MODEL,),
             reason="first run",
         )
-        marker.touch()
+    marker.touch()
     services.reconcile()
 
 
