@@ -9,6 +9,8 @@ from controlplane.launcher.programs import reachable_host
 
 _TIMEOUT_S = 10.0
 """The probe behind /readyz runs a request through both workers."""
+_NOTHING_DEPLOYED = "nothing is deployed"
+"""What /readyz says (`inference.health`) where no token can be waited for: the administrator wants no workers."""
 
 
 class Readiness:
@@ -24,7 +26,7 @@ class Readiness:
         return f"http://{host}:{self._port}"
 
     def check(self) -> bool:
-        """Whether a token came through some deployment. Sets `detail` where none did, `failing` for the others."""
+        """Whether a token came through some deployment, or none shall serve. Sets `detail` or `failing`."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         try:
             connection.request("GET", "/readyz")
@@ -39,7 +41,11 @@ class Readiness:
         self.failing = [f"{name}: {reason}" for name, ready, reason in routes if not ready]
         if response.status == 200 or any(ready for _, ready, _ in routes):
             return True
-        self.detail = "; ".join(self.failing) or _text(body, "reason") or f"/readyz answers {response.status}"
+        reason = _text(body, "reason")
+        if reason == _NOTHING_DEPLOYED:
+            self.failing = [reason]
+            return True
+        self.detail = "; ".join(self.failing) or reason or f"/readyz answers {response.status}"
         return False
 
 
