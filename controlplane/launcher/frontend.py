@@ -74,8 +74,7 @@ def build(root: Path, node: Node, progress: Progress) -> None:
     stamp = folder / "node_modules" / ".galley-lock"
     if not stamp.exists() or stamp.read_text() != wanted:
         with progress.step("Front end packages (npm)") as step:
-            log = root / ".venv" / "npm.log"
-            log.parent.mkdir(exist_ok=True)
+            log = _log(root, "npm.log")
             status, tail = run_logged(
                 [*node.npm, "ci", "--no-audit", "--no-fund"], log=log, cwd=folder, each_line=step.update, env=env
             )
@@ -84,7 +83,7 @@ def build(root: Path, node: Node, progress: Progress) -> None:
             stamp.write_text(wanted)
             step.detail = ""
     with progress.step("Front end build") as step:
-        log = root / ".venv" / "frontend.log"
+        log = _log(root, "frontend.log")
         digest = _digest(root)
         status, tail = run_logged([*node.npm, "run", "build"], log=log, cwd=folder, each_line=step.update, env=env)
         if status != 0:
@@ -93,6 +92,13 @@ def build(root: Path, node: Node, progress: Progress) -> None:
             raise LaunchError(f"the front end's build made no {_OUTPUT}", f"Details: {log}")
         _build_stamp(root).write_text(digest)
         step.detail = ""
+
+
+def _log(root: Path, name: str) -> Path:
+    """Not in `.venv/`, which may be made anew at the same time."""
+    folder = root / "build"
+    folder.mkdir(exist_ok=True)
+    return folder / name
 
 
 def _find_packaged(venv: Path) -> Node | None:
