@@ -25,9 +25,11 @@ def is_current(venv: Path, lock: Path) -> bool:
 
 
 def venv_works(venv: Path) -> bool:
-    """Whether there is an environment with pip, whose interpreter is still installed."""
+    """Whether there is an environment with pip, whose interpreter is still installed, and still the same version."""
     python = venv / "bin" / "python"
-    return python.exists() and any(venv.glob("lib/python3*/site-packages/pip"))
+    named = re.search(r"python(3\.\d+)$", os.path.realpath(python))  # after an upgrade of the system: another one
+    version = named[1] if named else "3*"
+    return python.exists() and any(venv.glob(f"lib/python{version}/site-packages/pip"))
 
 
 def create_venv(venv: Path) -> None:
