@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from controlplane.launcher.process import Command
 from workers.home import Home
 
 _HOST = "127.0.0.1"
+_PORTS = range(20_000, 32_000)
 
 
 class _Endpoint(msgspec.Struct):
@@ -126,6 +128,8 @@ def _is_free(port: int) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
+    """Below the ports that systems give to outgoing connections: one of those may hold ours when we come back."""
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        if _is_free(port):
+            return port
+    raise LaunchError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free for Valkey", "Set REDIS_URL.")
