@@ -13,6 +13,7 @@ _http = get_asgi_application()  # before anything imports models
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
+
 from controlplane.inference.asgi import HttpApplication, lifespan
 from dashboard.routing import websocket_urlpatterns
 

@@ -32,7 +32,7 @@ class NounCommand(BaseCommand):
     """Base of a noun. `verbs_package` names the package whose modules are the verbs (`_` becomes `-`)."""
 
     verbs_package: ClassVar[str]
-    requires_system_checks: Any = []
+    requires_system_checks: Any = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)

@@ -299,7 +299,7 @@ class NoCredit(msgspec.Struct, tag="no_credit", kw_only=True):
 
 
 class Release(msgspec.Struct, tag="release", kw_only=True):
-    """Every block and state section was copied and verified, or (in answer to `Abort`) nothing is being copied any more.
+    """Every block and state section was copied and verified, or (in answer to `Abort`) nothing is copied any more.
 
     Either way prefill may free them.
     """
@@ -361,7 +361,7 @@ class StateReady(msgspec.Struct, tag="state", kw_only=True):
     first_token: int
     sections: list[StateSectionRef]
     finish: Finish | None = None
-    """Set where the first token already ended the request: decode gives its room back and says nothing to the gateway."""
+    """Set where the first token ended the request: decode gives its room back and says nothing to the gateway."""
 
 
 Frame = (
