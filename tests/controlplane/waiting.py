@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -153,7 +153,7 @@ class Core:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-async def eventually(condition: Callable[[], bool], *, within_s: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], *, within_s: float = 20.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - conditions of many kinds
             await asyncio.sleep(0.005)

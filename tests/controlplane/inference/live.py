@@ -100,7 +100,7 @@ class LiveGateway:
     def post(self, body: Any, **headers: str) -> httpx.Response:
         return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers={**self.headers, **headers}, timeout=30)
 
-    def wait_ready(self, *, within_s: float = 30.0) -> None:
+    def wait_ready(self, *, within_s: float = 60.0) -> None:
         until = time.monotonic() + within_s
         while time.monotonic() < until:
             if self.process.poll() is not None:
@@ -123,7 +123,7 @@ def _database_url(name: str) -> str:
     return urlunsplit(parts._replace(path=f"/{name}"))
 
 
-def eventually(condition: Any, *, within_s: float = 5.0) -> None:
+def eventually(condition: Any, *, within_s: float = 20.0) -> None:
     until = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < until, "it did not happen"
