@@ -85,7 +85,7 @@ def limits() -> GatewayLimits:
     return GatewayLimits(
         keepalive_s=0.2,
         deadline_s=20.0,
-        silence_s=1.0,
+        silence_s=3.0,
         stall_route_s=5.0,
         stall_fail_s=30.0,
         backoff_first_s=0.02,

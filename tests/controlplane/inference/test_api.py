@@ -377,7 +377,7 @@ def test_a_client_that_leaves_cancels_both_workers(
         time.sleep(0.3)
     left = time.monotonic()
     eventually(lambda: request_id in prefill.cancelled() and request_id in decode.cancelled())
-    report(f"both workers cancelled {time.monotonic() - left:.2f} s after the client left (a second is what is asked for)")
+    report(f"both workers cancelled {time.monotonic() - left:.2f} s after the client left (asked for: a second)")
 
 
 def test_a_retry_is_invisible(live: LiveGateway, client: openai.OpenAI) -> None:
