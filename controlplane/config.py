@@ -31,7 +31,6 @@ class GalleySettings(BaseSettings):
     node: str = "local"
     """Name of this host's node agent."""
     log_level: str = "INFO"
-    time_zone: str = "UTC"
     metrics_key: bool = False
     """Whether `/metrics` asks for an API key with the scope `management`."""
     database_url: str = Field("", validation_alias="DATABASE_URL")
