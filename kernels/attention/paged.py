@@ -30,12 +30,16 @@ def _attend_single(queries: torch.Tensor, cache: torch.Tensor, plan: SinglePlan)
     kv_heads, block_rows = cache.shape[2:4]
     group = heads // kv_heads
     count = plan.blocks.shape[0]
+    # Past a request's end lies what an earlier owner of the block left there, NaN perhaps: neither a bias of -inf nor a
+    # weight of zero takes that out of a product.
     keys = cache[:, 0].index_select(0, plan.blocks).float().view(count * kv_heads, block_rows, channels)
-    values = cache[:, 1].index_select(0, plan.blocks).float().view(count * kv_heads, block_rows, channels)
+    values = cache[:, 1].index_select(0, plan.blocks).float()
+    values[plan.last] = values[plan.last].masked_fill_(plan.unwritten[:, None, :, None], 0.0)
+    values = values.view(count * kv_heads, block_rows, channels)
     scaled = queries.view(requests, kv_heads, group * channels) * channels**-0.5
     per_block = scaled.index_select(0, plan.owners).view(count * kv_heads, group, channels)
-    bias = plan.bias.expand(count, kv_heads, block_rows).reshape(count * kv_heads, 1, block_rows)
-    scores = torch.baddbmm(bias, per_block, keys.transpose(1, 2)).view(count, heads, block_rows)
+    scores = torch.bmm(per_block, keys.transpose(1, 2)).view(count, heads, block_rows)
+    scores[plan.last] = scores[plan.last].masked_fill_(plan.unwritten[:, None], -torch.inf)
 
     owners = plan.owners[:, None].expand(count, heads)
     peaks = scores.new_full((requests, heads), -torch.inf).scatter_reduce_(0, owners, scores.amax(-1), "amax")

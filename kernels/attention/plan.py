@@ -29,13 +29,15 @@ class SinglePlan:
     """Requests with one row each, as one ragged list of blocks: N blocks of R requests.
 
     `rows` [R] are their rows in the batch, `blocks` [N] the slots, `owners` [N] says which of the R requests a block
-    belongs to, `bias` [N, 1, rows per block] is 0 for tokens that exist and -inf for the rest of a last block.
+    belongs to; `last` [R] are the requests' last blocks among the N, and `unwritten` [R, rows per block] is true for
+    the rows of those that lie past the request's end.
     """
 
     rows: torch.Tensor
     blocks: torch.Tensor
     owners: torch.Tensor
-    bias: torch.Tensor
+    last: torch.Tensor
+    unwritten: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,13 @@ def _single(spans: list[Span], block_rows: int) -> SinglePlan:
         owners.extend([owner] * len(used))
         last.append(len(blocks) - 1)
         filled.append(span.length - (len(used) - 1) * block_rows)
-    bias = torch.zeros(len(blocks), 1, block_rows)
-    beyond = torch.arange(block_rows) >= torch.tensor(filled)[:, None]
-    bias[torch.tensor(last)] = torch.zeros(len(spans), 1, block_rows).masked_fill_(beyond[:, None], -torch.inf)
+    unwritten = torch.arange(block_rows) >= torch.tensor(filled)[:, None]
     return SinglePlan(
         rows=torch.tensor([span.start for span in spans]),
         blocks=torch.tensor(blocks),
         owners=torch.tensor(owners),
-        bias=bias,
+        last=torch.tensor(last),
+        unwritten=unwritten,
     )
 
 
