@@ -78,7 +78,7 @@ def _postgres(url: str) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": options.pop("host", "") or unquote(parts.hostname or ""),
         "PORT": str(parts.port or options.pop("port", "")),
-        "CONN_MAX_AGE": 0,  # back to the pool: under ASGI each request has a thread, and with it a connection, of its own
+        "CONN_MAX_AGE": 0,  # back to the pool: under ASGI each request has a thread, and a connection, of its own
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
             "connect_timeout": 5,
