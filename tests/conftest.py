@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import zlib
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ def report(request: pytest.FixtureRequest) -> Report:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[FIGURES] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # who ends the run ends what its fixtures started
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
