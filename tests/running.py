@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -37,9 +39,12 @@ STOP_TIMEOUT_S = 20
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below the ports of outgoing connections: one of those could take it before its server does."""
+    for port in random.SystemRandom().sample(range(10_000, 20_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -175,7 +180,7 @@ class System:
             raw = client.get(heartbeat_key("local"))
         return msgspec.msgpack.decode(raw, type=AgentHeartbeat) if isinstance(raw, bytes) else None
 
-    def snapshots(self, timeout_s: float = 5.0) -> dict[Role, WorkerSnapshot]:
+    def snapshots(self, timeout_s: float = 15.0) -> dict[Role, WorkerSnapshot]:
         """The next snapshot that each engine publishes (one a second), by role."""
         found: dict[Role, WorkerSnapshot] = {}
         deadline = time.monotonic() + timeout_s

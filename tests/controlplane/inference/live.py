@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import redis
 from openai import OpenAI
 
 from tests.controlplane.inference.stub_worker import Script, StubCluster, StubWorker
+from tests.running import free_port
 from workers.protocol import Role
 from workers.spec import LEASE_TTL_S, lease_key
 
@@ -74,9 +74,7 @@ class LiveGateway:
         self.sessions = sessions
         self.stubs = stubs
         self.log = log
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         with log.open("wb") as output:
             self.process = subprocess.Popen(
