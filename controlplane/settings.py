@@ -82,7 +82,8 @@ def _postgres(url: str) -> dict[str, Any]:
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
             "connect_timeout": 5,
-            "pool": {"min_size": 1, "max_size": 8, "timeout": 10},
+            # The wait is also what each caller learns of an absent database after: below AUTHENTICATION_WAIT_S.
+            "pool": {"min_size": 1, "max_size": 8, "timeout": 3},
             **options,
         },
     }
