@@ -85,7 +85,7 @@ class Workers:
             "engine": EngineSettings(),
             "endpoint": Endpoint(f"unix:{self.folder}/{name}.sock"),
             "valkey_url": NOWHERE,
-            "drain_deadline_s": 5.0,
+            "drain_deadline_s": 20.0,
             "heartbeat_s": 0.1,
         }
         return WorkerSpec(**(values | options))  # type: ignore[arg-type]
@@ -124,8 +124,10 @@ def a_pool() -> Iterator[Workers]:
         pool = Workers(Path(folder))
         (pool.folder / "model").mkdir()
         write_manifest(pool.folder / "model", fake_manifest())
-        yield pool
-        pool.stop()
+        try:
+            yield pool
+        finally:
+            pool.stop()
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ async def pair(lasting_pair: tuple[Process, Process]) -> AsyncIterator[Pair]:
 
 @pytest.fixture(scope="session")
 def lasting_both(lasting_workers: Workers) -> Process:
-    return lasting_workers.start(lasting_workers.spec(Role.BOTH, model="fake?step_s=0.01"))
+    return lasting_workers.start(lasting_workers.spec(Role.BOTH, model="fake?step_s=0.02"))
 
 
 @pytest.fixture

@@ -55,9 +55,10 @@ def loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loaded]:
 
 def main() -> None:
     spec = read_spec(Path(sys.argv[-1]))
+    # Short, for tests that wait for one; but longer than a busy machine keeps a healthy process from running.
     short = Deadlines(
-        early_subscribe_s=1.5, subscribe_s=1.0, credit_s=2.0, progress_s=10.0, release_s=2.0, abort_s=1.0,
-        link_ping_s=0.2, link_silence_s=1.5, sweep_s=0.05,
+        early_subscribe_s=4.0, subscribe_s=4.0, credit_s=8.0, progress_s=20.0, release_s=8.0, abort_s=4.0,
+        link_ping_s=0.2, link_silence_s=5.0, sweep_s=0.05,
     )  # fmt: skip
     code = serve(spec, loader, short)
     sys.stderr.flush()

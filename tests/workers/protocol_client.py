@@ -243,5 +243,5 @@ class Pair:
         """Nothing is held on either side."""
         for client in (self.prefill, self.decode):
             await client.status_where(
-                lambda s: not (s.running or s.waiting or s.transfers or s.blocks_used), timeout_s=15.0
+                lambda s: not (s.running or s.waiting or s.transfers or s.blocks_used), timeout_s=60.0
             )

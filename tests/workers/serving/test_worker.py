@@ -91,14 +91,14 @@ async def test_what_cannot_run_is_refused(both: Client, change: dict[str, object
 
 
 async def test_a_running_id_is_not_taken_twice(both: Client) -> None:
-    both.send(prefill_frame("a", both.welcome, PROMPT, 50))
-    await both.until(lambda: both.about("a").tokens)
     other = await Client.connect(both.path, peer="other")
+    both.send(prefill_frame("a", both.welcome, PROMPT, 220))
+    await both.until(lambda: both.about("a").tokens)
     other.send(prefill_frame("a", other.welcome, PROMPT, 4))
     await other.until(lambda: other.about("a").ended)
     assert other.about("a").failed is not None
     await both.until(lambda: both.about("a").ended)
-    assert len(both.about("a").tokens) == 50
+    assert len(both.about("a").tokens) == 220
 
 
 async def test_too_many_are_refused(workers: Workers) -> None:
@@ -114,7 +114,7 @@ async def test_too_many_are_refused(workers: Workers) -> None:
 
 
 async def test_cancel_frees_everything(both: Client) -> None:
-    both.send(prefill_frame("a", both.welcome, PROMPT, 200))
+    both.send(prefill_frame("a", both.welcome, PROMPT, 220))
     await both.until(lambda: len(both.about("a").tokens) > 3)
     both.send(Cancel(request_id=RequestId("a")))
     both.send(Cancel(request_id=RequestId("unknown")))
@@ -192,7 +192,7 @@ async def test_loading_greets_and_refuses_requests(workers: Workers) -> None:
 
 
 async def test_sigterm_finishes_what_runs(workers: Workers) -> None:
-    process = workers.start(workers.spec(Role.BOTH, model="fake?step_s=0.02"))
+    process = workers.start(workers.spec(Role.BOTH, model="fake?step_s=0.1"))  # four seconds to notice the draining in
     client = await process.ready()
     client.send(prefill_frame("a", client.welcome, PROMPT, 40))
     await client.until(lambda: client.about("a").tokens)

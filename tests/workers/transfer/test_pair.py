@@ -13,12 +13,13 @@ from tests.workers.protocol_client import Client, Pair, decode_frame, prefill_fr
 from workers.protocol import Address, ErrorCode, Finish, Role
 
 PROMPT = list(range(1, 39))
-"""Ten blocks, five chunks."""
+"""Ten blocks, five chunks of eight tokens."""
 
 
 @pytest.fixture
 def processes(workers: Workers) -> tuple[Process, Process]:
-    model = "fake?step_s=0.05"
+    """For tests that kill or stop one in the middle of prefill, which takes two seconds here: 38 chunks of a token."""
+    model = "fake?step_s=0.05&chunk=1"
     return (
         workers.start(workers.spec(Role.PREFILL, name="p", model=model)),
         workers.start(workers.spec(Role.DECODE, name="d", model=model)),
