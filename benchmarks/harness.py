@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -129,10 +130,11 @@ class Benchmark:
         return cls(name, columns, options.threads, options.json), options
 
     def add(self, **row: object) -> None:
-        """One row, printed at the end; unknown columns are an error."""
+        """One row: shown at once on stderr, in the table at the end. Unknown columns are an error."""
         if set(row) != set(self.columns):
             raise ValueError(f"a row has {sorted(self.columns)}, not {sorted(row)}")
         self.rows.append(row)
+        print("  ".join(_cell(value) for value in row.values()), file=sys.stderr)
 
     def finish(self) -> None:
         """Print machine and table, write the JSON."""
