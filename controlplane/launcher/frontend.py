@@ -59,9 +59,9 @@ def packaged_node(venv: Path, progress: Progress) -> Node:
                 cwd=venv,
                 each_line=lambda line: None,
             )
-        found = _find_packaged(venv) if status == 0 else None
-        if found is None:
-            raise failure("installing Node.js failed", tail, log)
+            found = _find_packaged(venv) if status == 0 else None
+            if found is None:
+                raise failure("installing Node.js failed", tail, log)
     return found
 
 
