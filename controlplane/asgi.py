@@ -13,14 +13,17 @@ _http = get_asgi_application()  # before anything imports models
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
+from granian.utils.proxies import wrap_asgi_with_proxy_headers
 
+from controlplane.config import settings
 from controlplane.inference.asgi import HttpApplication, lifespan
 from dashboard.routing import websocket_urlpatterns
 
-application = ProtocolTypeRouter(
+_router = ProtocolTypeRouter(
     {
         "http": HttpApplication(_http),
         "lifespan": lifespan,
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )
+application = wrap_asgi_with_proxy_headers(_router, trusted_hosts=settings().proxies)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import secrets
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from workers.home import Home
@@ -28,6 +30,13 @@ class GalleySettings(BaseSettings):
     """Host names that the gateway answers to, separated by commas."""
     host: str = "127.0.0.1"
     """Address the gateway binds."""
+    public_url: str = ""
+    """`https://galley.example.org`: where browsers reach the pages, if not at `host` and `port` (a proxy that does TLS).
+
+    With `https`, cookies travel over TLS only.
+    """
+    trusted_proxies: str = ""
+    """Addresses and networks of proxies, separated by commas, whose `X-Forwarded-For` and `-Proto` are believed."""
     node: str = "local"
     """Name of this host's node agent."""
     log_level: str = "INFO"
@@ -36,6 +45,38 @@ class GalleySettings(BaseSettings):
     database_url: str = Field("", validation_alias="DATABASE_URL")
     redis_url: str = Field("", validation_alias="REDIS_URL")
     port: int = Field(8000, validation_alias="PORT", ge=1, le=65535)
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_origin(cls, value: str) -> str:
+        if not value:
+            return value
+        parts = urlsplit(value)
+        bare = parts._replace(scheme="", netloc="", path=parts.path.rstrip("/")).geturl() == ""
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or not bare:
+            raise ValueError(f"{value} is not a scheme and a host alone, as https://galley.example.org")
+        return f"{parts.scheme}://{parts.netloc.lower()}"
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        for one in _listed(value):
+            ipaddress.ip_network(one)  # its ValueError names what is wrong
+        return value
+
+    @property
+    def proxies(self) -> list[str]:
+        return _listed(self.trusted_proxies)
+
+    @property
+    def host_names(self) -> list[str]:
+        """What the gateway answers to: `allowed_hosts`, and the host of `public_url`."""
+        public = urlsplit(self.public_url).hostname
+        return [*_listed(self.allowed_hosts), *([f"[{public}]" if ":" in public else public] if public else [])]
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 @cache

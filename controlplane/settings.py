@@ -14,7 +14,7 @@ _home = home()
 BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = secret_key()
 DEBUG = _galley.debug
-ALLOWED_HOSTS = [name.strip() for name in _galley.allowed_hosts.split(",") if name.strip()]
+ALLOWED_HOSTS = _galley.host_names
 
 INSTALLED_APPS = [
     "django.contrib.auth",
@@ -114,6 +114,10 @@ LOGIN_URL = "dashboard:login"
 LOGIN_REDIRECT_URL = "dashboard:overview"
 LOGOUT_REDIRECT_URL = "dashboard:login"
 SESSION_COOKIE_HTTPONLY = True
+# Behind a proxy `controlplane.asgi` sets the request's scheme and client, for trusted proxies only;
+# SECURE_PROXY_SSL_HEADER would believe everybody.
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _galley.public_url.startswith("https://")
+CSRF_TRUSTED_ORIGINS = [_galley.public_url] if _galley.public_url else []
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_REFERRER_POLICY = "same-origin"

@@ -17,7 +17,7 @@ from controlplane.audit.services import record
 
 
 def client_address(request: HttpRequest | None) -> str:
-    """The address the connection came from; behind a proxy that is the proxy's (we trust no header for it)."""
+    """The client's address: the connection's, or what a proxy in `GALLEY_TRUSTED_PROXIES` says (`controlplane.asgi`)."""
     return "" if request is None else str(request.META.get("REMOTE_ADDR", ""))
 
 
