@@ -44,11 +44,13 @@ def module(env: dict[str, str], name: str, *arguments: str, grace_s: float = 5.0
     return Command(name=name, argv=(sys.executable, "-m", *arguments), env=env, cwd=ROOT, stop_grace_s=grace_s)
 
 
-def supervised(settings: GalleySettings, home: Home, env: dict[str, str]) -> list[Command]:
-    """In the order of starting: what makes engines load first, then what answers, then the rest."""
+def supervised(
+    settings: GalleySettings, home: Home, env: dict[str, str]
+) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
+    """In the order of starting: what a first token needs (the agent loads the engines), and the rest."""
     celery = ("celery", "-A", "controlplane.celery")
     quiet = ("--without-gossip", "--without-mingle")
-    return [
+    first = (
         module(env, AGENT, "workers.node"),
         module(
             env,
@@ -64,13 +66,16 @@ def supervised(settings: GalleySettings, home: Home, env: dict[str, str]) -> lis
             "--no-access-log",
             "controlplane.asgi:application",
         ),
+    )  # fmt: skip
+    later = (
         manage(env, TELEMETRY, "telemetry", "run"),
         module(
             env, CONTROL, *celery, "worker", "-Q", "control", "--pool", "threads", "-c", "2", "-n", "control@%h",
             "-l", "INFO", *quiet,
         ),
         module(env, BEAT, *celery, "beat", "-s", str(home.state / "beat"), "--pidfile", "", "-l", "INFO"),
-    ]  # fmt: skip
+    )  # fmt: skip
+    return first, later
 
 
 def reachable_host(host: str) -> str:

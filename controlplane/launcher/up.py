@@ -31,6 +31,7 @@ HOME_BYTES = 1024**3
 _TICK_S = 0.2
 _ASK_EVERY_S = 0.5
 _SLOW_AFTER_S = 120.0
+_HEAD_START_S = 6.0
 
 
 class StopRequested(BaseException):
@@ -87,10 +88,7 @@ class Launcher:
             self._prepare("Database, pages and accounts", "migrate", "static", "accounts")
             fetch()
             self._prepare("First deployment", "deploy")
-        with self._progress.step("Processes") as step:
-            for command in programs.supervised(self._settings, self._home, self._env):
-                self._supervisor.start(command)
-            step.update(", ".join(self._supervisor.names()))
+        self._start_processes()
         url = self._wait_for_token()
         self._supervisor.ready = True
         self._show_first_run()
@@ -177,6 +175,21 @@ class Launcher:
                 raise failures[0]
 
         return wait
+
+    def _start_processes(self) -> None:
+        """What leads to the first token has the machine to itself until engines are being loaded."""
+        with self._progress.step("Processes") as step:
+            first, later = programs.supervised(self._settings, self._home, self._env)
+            for command in first:
+                self._supervisor.start(command)
+            step.update(", ".join(command.name for command in first))
+            head_start_ends = time.monotonic() + _HEAD_START_S
+            while not self._instance.engines() and time.monotonic() < head_start_ends:
+                self._supervisor.tick()
+                time.sleep(_TICK_S)
+            for command in later:
+                self._supervisor.start(command)
+            step.update(", ".join(self._supervisor.names()))
 
     def _wait_for_token(self) -> str:
         """Until the gateway has seen a token come through both workers; its URL."""
