@@ -8,12 +8,17 @@ from __future__ import annotations
 import os
 
 from celery import Celery
+from celery.signals import worker_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 from controlplane.config import settings as galley_settings
 
 CONTROL_QUEUE = "control"
+BROKER_SILENCE_S = 5.0
+"""A broker that says nothing for so long is taken for gone: a connection whose other end is lost never breaks."""
+STATEMENT_TIMEOUT_S = 30.0
+"""Of one statement in PostgreSQL, lock waits included. Celery's time limits do nothing in a pool of threads."""
 
 
 def node_queue(node: str) -> str:
@@ -24,9 +29,14 @@ app = Celery("galley", broker=galley_settings().redis_url)
 app.conf.update(
     task_default_queue=CONTROL_QUEUE,
     task_ignore_result=True,
-    task_time_limit=60,
-    task_soft_time_limit=50,
     broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,  # a broker that is away for a day must not end worker, beat or agent
+    broker_transport_options={
+        "socket_connect_timeout": BROKER_SILENCE_S,
+        "socket_timeout": BROKER_SILENCE_S,
+        "socket_keepalive": True,
+        "health_check_interval": 10,
+    },
     worker_hijack_root_logger=False,
     worker_send_task_events=False,
     timezone="UTC",
@@ -44,3 +54,12 @@ app.conf.update(
     },
 )
 app.autodiscover_tasks()
+
+
+@worker_init.connect
+def bound_statements(**kwargs: object) -> None:
+    """In a Celery worker no statement runs for ever: a task's thread, and the node agent, come back from any wait."""
+    from django.db import connections
+
+    options = connections.settings["default"]["OPTIONS"]  # before the first connection is made
+    options["options"] = f"{options.get('options', '')} -c statement_timeout={STATEMENT_TIMEOUT_S * 1000:.0f}".strip()

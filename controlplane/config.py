@@ -31,10 +31,7 @@ class GalleySettings(BaseSettings):
     host: str = "127.0.0.1"
     """Address the gateway binds."""
     public_url: str = ""
-    """`https://galley.example.org`: where browsers reach the pages, if not at `host` and `port` (a proxy that does TLS).
-
-    With `https`, cookies travel over TLS only.
-    """
+    """`https://galley.example.org`: where browsers reach the pages behind a proxy. With `https`, cookies need TLS."""
     trusted_proxies: str = ""
     """Addresses and networks of proxies, separated by commas, whose `X-Forwarded-For` and `-Proto` are believed."""
     node: str = "local"

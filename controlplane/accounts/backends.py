@@ -17,7 +17,7 @@ from controlplane.audit.services import record
 
 
 def client_address(request: HttpRequest | None) -> str:
-    """The client's address: the connection's, or what a proxy in `GALLEY_TRUSTED_PROXIES` says (`controlplane.asgi`)."""
+    """The client's address: the connection's, or what a trusted proxy says (`controlplane.asgi` sees to that)."""
     return "" if request is None else str(request.META.get("REMOTE_ADDR", ""))
 
 

@@ -24,6 +24,12 @@ class OwnValkey:
         self._running = Running(command, spawn(command, log))
         self._embedded.wait_ready(self._running.process, log=log)
 
+    @property
+    def pid(self) -> int:
+        """Of the server that runs, to be stopped and continued by signal."""
+        assert self._running is not None
+        return self._running.process.pid
+
     def stop(self) -> None:
         if self._running is not None:
             self._running.stop()

@@ -12,4 +12,3 @@ from workers.node import tasks  # noqa: E402, F401 - registers the nudge
 from workers.node.bootstep import NodeAgentStep  # noqa: E402
 
 app.steps["worker"].add(NodeAgentStep)
-app.conf.broker_connection_max_retries = None  # a broker that is away for a day must not end the agent
