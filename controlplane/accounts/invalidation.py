@@ -38,7 +38,7 @@ def publish(digest: KeyHash) -> None:
 @contextmanager
 def subscription(url: str | None = None) -> Iterator[Any]:
     """The channel, once the server has confirmed that we hear it. Raises redis.RedisError, also when it is silent."""
-    with valkey.client(url or settings().redis_url, health_check_s=5) as connection:
+    with valkey.client(url or settings().redis_url) as connection:
         pubsub = connection.pubsub()
         try:
             pubsub.subscribe(CHANNEL)

@@ -22,6 +22,7 @@ import redis
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connections
 
+from controlplane import valkey
 from controlplane.accounts import invalidation, keys
 from controlplane.accounts.permissions import Principal
 from controlplane.accounts.selectors import KeyRecord, key_record
@@ -67,6 +68,7 @@ class KeyCache:
         self._away_until = 0.0
         self._turned = self._flushed = time.monotonic()
         self._listener: threading.Thread | None = None
+        self._flusher: threading.Thread | None = None
         self._stop = threading.Event()
         self.lookups = 0
         """Queries made, for the gauges and the tests."""
@@ -134,22 +136,25 @@ class KeyCache:
             entry = self._entries.get(digest)
         return entry if entry is not None and time.monotonic() - entry.checked <= DATABASE_GRACE_S else None
 
-    # --- invalidation and last use, on a thread of its own ------------------------------------------------------
+    # --- invalidation and last use, each on a thread of its own -------------------------------------------------
 
     def start(self) -> None:
-        """Start listening, once per process (after a fork too)."""
+        """Start listening and writing last uses, once per process (after a fork too)."""
         with self._lock:
             if self._listener is not None and self._listener.is_alive():
                 return
             self._stop.clear()
             self._listener = threading.Thread(target=self._listen, name="key-cache", daemon=True)
             self._listener.start()
+            self._flusher = threading.Thread(target=self._flush, name="key-cache-uses", daemon=True)
+            self._flusher.start()
 
     def stop(self) -> None:
         """Stop listening and write the last uses."""
         self._stop.set()
-        if self._listener is not None:
-            self._listener.join(timeout=5)
+        for thread in (self._listener, self._flusher):
+            if thread is not None:
+                thread.join(timeout=5)
         self.flush_used()
 
     @property
@@ -161,6 +166,11 @@ class KeyCache:
     def loop_age_s(self) -> float:
         """Seconds since the listening loop last came round."""
         return time.monotonic() - self._turned
+
+    @property
+    def flush_age_s(self) -> float:
+        """Seconds since last uses were last written, or found to have nothing new."""
+        return time.monotonic() - self._flushed
 
     def invalidate(self, digest: keys.KeyHash | None = None) -> None:
         """Forget one key, or all."""
@@ -196,26 +206,26 @@ class KeyCache:
                 log.warning("key changes are not heard (%s); cached keys are trusted for a second", error)
                 delay = min(delay * 2, 2.0)
             self._heard = False
-            self._turn()
+            self._turned = time.monotonic()
             self._stop.wait(delay)
 
     def _follow(self, pubsub: Any) -> None:
         """Follow the channel until it breaks. What was announced before we heard it is not known: start empty."""
         self.invalidate()
         self._heard = True
-        while not self._stop.is_set():
-            message = pubsub.get_message(timeout=0.5)
+        for message in valkey.follow(pubsub):
+            self._turned = time.monotonic()
             if message is not None and message["type"] == "message":
                 self.invalidate(keys.KeyHash(message["data"].decode("ascii")))
-            self._turn()
+            if self._stop.is_set():
+                return
 
-    def _turn(self) -> None:
-        """Once per turn of the listening thread: its age, and last uses when they are due."""
-        self._turned = time.monotonic()
-        if self._turned - self._flushed >= TOUCH_INTERVAL_S:
-            self._flushed = self._turned
+    def _flush(self) -> None:
+        """Not on the listening thread: a database that hangs must not keep revocations from being heard."""
+        while not self._stop.wait(TOUCH_INTERVAL_S):
             self.flush_used()
             connections.close_all()  # of this thread: no connection is held for one statement in ten seconds
+            self._flushed = time.monotonic()
 
 
 @cache

@@ -23,7 +23,6 @@ from controlplane.telemetry.models import COARSE_S
 from workers.snapshots import CHANNEL
 
 PERIOD_S: Final = 1.0
-LISTEN_TIMEOUT_S: Final = 0.5
 RETRY_S: Final = (0.1, 2.0)
 """First and longest pause before listening again."""
 ECONOMICS_S: Final = 10.0
@@ -97,16 +96,17 @@ class TelemetryProcess:
         delay = first
         while not self._stop.is_set():
             try:
-                async with valkey.async_client(self._url, health_check_s=5) as client:
+                async with valkey.async_client(self._url) as client:
                     pubsub = client.pubsub()
                     try:
                         await pubsub.subscribe(CHANNEL)
-                        while not self._stop.is_set():
-                            message = await pubsub.get_message(timeout=LISTEN_TIMEOUT_S)
+                        async for message in valkey.follow_async(pubsub):
                             self._turned["listen"] = time.monotonic()
                             self.listening, delay = True, first
                             if message is not None and message["type"] == "message":
                                 self.aggregator.receive(message["data"], time.monotonic())
+                            if self._stop.is_set():
+                                break
                     finally:
                         self.listening = False
                         await pubsub.aclose()

@@ -153,6 +153,9 @@ class KeyCacheCollector(Collector):
         cache = key_cache()
         yield _gauge("galley_key_cache_heard", "Whether revocations reach this process", [([], float(cache.heard))], [])
         yield _gauge("galley_key_cache_loop_age_seconds", "Since its listener turned", [([], cache.loop_age_s)], [])
+        yield _gauge(
+            "galley_key_cache_flush_age_seconds", "Since last uses were written", [([], cache.flush_age_s)], []
+        )
         yield _counter("galley_key_cache_lookups", "Keys looked up in the database", [([], float(cache.lookups))], [])
 
 

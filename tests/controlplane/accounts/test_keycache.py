@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -176,6 +179,49 @@ def test_without_valkey_nothing_is_trusted_for_long_and_a_reconnect_starts_empty
     finally:
         cache.stop()
         valkey.stop()
+
+
+@pytest.mark.integration
+@pytest.mark.django_db(transaction=True)
+def test_a_silent_valkey_does_not_count_as_heard(tmp_path: Path) -> None:
+    valkey = OwnValkey(tmp_path)
+    cache = KeyCache(Database(record()), subscribe=partial(invalidation.subscription, valkey.url))
+    valkey.start()
+    try:
+        cache.start()
+        wait_until(lambda: cache.heard, "the channel is heard")
+        os.kill(valkey.pid, signal.SIGSTOP)  # its connections stay open, as those of a host that vanished
+        wait_until(lambda: not cache.heard, "the silence is noticed")
+        os.kill(valkey.pid, signal.SIGCONT)
+        wait_until(lambda: cache.heard, "the channel is heard again")
+    finally:
+        os.kill(valkey.pid, signal.SIGCONT)
+        cache.stop()
+        valkey.stop()
+
+
+@pytest.mark.integration
+def test_a_database_that_hangs_keeps_no_revocation_from_being_heard(
+    monkeypatch: pytest.MonkeyPatch, transactional_db: None, valkey_url: str
+) -> None:
+    hangs, release = threading.Event(), threading.Event()
+
+    def touch(**kwargs: object) -> None:
+        hangs.set()
+        release.wait(60)
+
+    monkeypatch.setattr(keycache, "keys_touch", touch)
+    monkeypatch.setattr(keycache, "TOUCH_INTERVAL_S", 0.05)
+    cache = KeyCache(Database(record()))
+    cache.fetch(DIGEST)
+    try:
+        wait_until(lambda: cache.heard and hangs.is_set(), "the channel is heard, last uses hang")
+        cache.fetch(DIGEST)
+        invalidation.publish(DIGEST)
+        wait_until(lambda: cache.cached(DIGEST) == (False, None), "the change is heard")
+    finally:
+        release.set()
+        cache.stop()
 
 
 @pytest.mark.integration
