@@ -72,6 +72,11 @@ class WorkerLease(msgspec.Struct, frozen=True, kw_only=True):
 
 LEASE_TTL_S = 10
 LEASE_PREFIX = "galley:worker:"
+LEASE_INDEX = "galley:workers"
+"""Sorted set of the names of workers that have, or lately had, a lease; the score is when it was last renewed (unix
+seconds). Written with each renewal, so it is complete a second after Valkey came back empty."""
+LEASE_INDEX_KEPT_S = 600.0
+"""Names that were not renewed for so long are dropped from it by whoever reads; more than any clocks differ."""
 
 
 def lease_key(worker: str) -> str:

@@ -9,19 +9,13 @@ from collections.abc import Callable, Iterable
 import msgspec
 import redis.asyncio
 
-from workers.spec import LEASE_PREFIX, WorkerLease, lease_key
+from workers.spec import LEASE_INDEX, LEASE_INDEX_KEPT_S, WorkerLease, lease_key
 
 log = logging.getLogger(__name__)
 
-SCAN_INTERVAL_S = 5.0
-_SCAN_COUNT = 1000
-
 
 class Discovery:
-    """Reads the leases of known names each time, and looks for unknown names now and then.
-
-    A scan walks all keys, which may be many: names normally come from the fleet's rows (`names`).
-    """
+    """Reads the leases of the names that workers keep in LEASE_INDEX, and of those known otherwise (`names`)."""
 
     def __init__(
         self,
@@ -33,19 +27,14 @@ class Discovery:
         self._valkey = valkey
         self._names = names
         self._found = found
-        self._scanned: set[str] = set()
-        self._scanned_at: float | None = None
 
     async def read(self) -> None:
         """Report every lease there is. Raises redis.RedisError or OSError while Valkey is away."""
-        now = time.monotonic()
-        if self._scanned_at is None or now - self._scanned_at >= SCAN_INTERVAL_S:
-            self._scanned = {
-                key.decode().removeprefix(LEASE_PREFIX)
-                async for key in self._valkey.scan_iter(match=f"{LEASE_PREFIX}*", count=_SCAN_COUNT)
-            }
-            self._scanned_at = now
-        names = sorted({*self._names(), *self._scanned})
+        async with self._valkey.pipeline(transaction=False) as pipe:
+            pipe.zremrangebyscore(LEASE_INDEX, "-inf", time.time() - LEASE_INDEX_KEPT_S)
+            pipe.zrange(LEASE_INDEX, 0, -1)
+            _, listed = await pipe.execute()
+        names = sorted({*self._names(), *(name.decode() for name in listed)})
         if not names:
             return
         for name, value in zip(names, await self._valkey.mget([lease_key(name) for name in names]), strict=True):

@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable
 
 import msgspec
-import redis.asyncio
 from redis.exceptions import RedisError
 
-from workers import snapshots
+from workers import snapshots, valkey
 from workers.snapshots import WorkerSnapshot
-from workers.spec import LEASE_TTL_S, WorkerLease, WorkerSpec, lease_key
+from workers.spec import LEASE_INDEX, LEASE_TTL_S, WorkerLease, WorkerSpec, lease_key
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 2.0
-_DELETE_IF_OURS = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+_DELETE_IF_OURS = """
+if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('zrem', KEYS[2], ARGV[2])
+return redis.call('del', KEYS[1])
+"""
 
 
 class Publisher:
@@ -39,9 +42,7 @@ class Publisher:
                 pid=os.getpid(),
             )
         )
-        self._valkey = redis.asyncio.from_url(
-            spec.valkey_url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
-        )
+        self._valkey = valkey.async_client(spec.valkey_url, timeout_s=TIMEOUT_S)
         self._away = False
         self.failures = 0
         self.turned_at = time.monotonic()
@@ -57,6 +58,7 @@ class Publisher:
         try:
             async with self._valkey.pipeline(transaction=False) as pipe:
                 pipe.set(self._key, self._lease, ex=LEASE_TTL_S)
+                pipe.zadd(LEASE_INDEX, {self._spec.address.worker: time.time()})
                 pipe.publish(snapshots.CHANNEL, snapshots.encode(self._snapshot()))
                 await pipe.execute()
         except (RedisError, OSError) as error:
@@ -73,7 +75,8 @@ class Publisher:
         """Take the lease back, unless a newer process has the key already."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await self._valkey.eval(_DELETE_IF_OURS, 1, self._key, self._lease)
+                keys, values = (self._key, LEASE_INDEX), (self._lease, self._spec.address.worker)
+                await self._valkey.eval(_DELETE_IF_OURS, len(keys), *keys, *values)
                 await self._valkey.aclose()
         except (RedisError, OSError, TimeoutError) as error:
             logger.warning("the lease could not be taken back, it expires by itself: %s", error)

@@ -21,7 +21,7 @@ from openai import OpenAI
 from tests.controlplane.inference.stub_worker import Script, StubCluster, StubWorker
 from tests.running import free_port
 from workers.protocol import Role
-from workers.spec import LEASE_TTL_S, lease_key
+from workers.spec import LEASE_INDEX, LEASE_TTL_S, lease_key
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,6 +55,7 @@ class StubThread:
     def _announce(self) -> None:
         for worker in self.cluster.workers.values():
             self._valkey.set(lease_key(worker.address.worker), msgspec.msgpack.encode(worker.lease), ex=LEASE_TTL_S)
+            self._valkey.zadd(LEASE_INDEX, {worker.address.worker: time.time()})
         self._loop.call_later(0.5, self._announce)
 
     def stop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from tests.controlplane.inference.stub_worker import REVISION, StubCluster
 from workers import snapshots
 from workers.home import Home
 from workers.protocol import Role
-from workers.spec import lease_key
+from workers.spec import LEASE_INDEX, LEASE_INDEX_KEPT_S, lease_key
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +82,7 @@ async def announce(valkey_url: str, cluster: StubCluster) -> None:
     async with redis.asyncio.Redis.from_url(valkey_url) as valkey:
         for worker in cluster.workers.values():
             await valkey.set(lease_key(worker.address.worker), msgspec.msgpack.encode(worker.lease))
+            await valkey.zadd(LEASE_INDEX, {worker.address.worker: time.time()})
 
 
 def routes() -> list[Route]:
@@ -155,6 +157,18 @@ async def test_workers_without_a_row_are_found_by_their_lease(
         assert (await gateway.readiness.check()).reason == "nothing is deployed"
     finally:
         await gateway.stop()
+
+
+async def test_names_that_nobody_renews_leave_the_index(valkey_url: str, tmp_path: Path) -> None:
+    gateway = Gateway(home=Home(tmp_path), valkey_url=valkey_url, secret=b"s", routes=list)
+    async with redis.asyncio.Redis.from_url(valkey_url) as valkey:
+        now = time.time()
+        await valkey.zadd(LEASE_INDEX, {"gone": now - LEASE_INDEX_KEPT_S - 60, "lately": now - 60})
+        await gateway.start()
+        try:
+            assert await valkey.zrange(LEASE_INDEX, 0, -1) == [b"lately"]
+        finally:
+            await gateway.stop()
 
 
 async def test_salts_differ_by_tenant_and_secret(tmp_path: Path) -> None:

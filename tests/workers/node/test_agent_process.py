@@ -26,7 +26,7 @@ from workers.home import Home
 from workers.node import processes
 from workers.node.records import ProcessRecord
 from workers.protocol import WorkerState
-from workers.spec import lease_key
+from workers.spec import LEASE_INDEX, lease_key
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 MODEL = "smollm2-135m-instruct"
@@ -145,6 +145,7 @@ def test_engines_outlive_services_and_agents(house: House) -> None:
     asyncio.run(serves(second))  # adopted, not restarted
     with redis.Redis.from_url(house.services.valkey.url) as valkey:
         house.eventually(lambda: valkey.exists(lease_key(WORKER)))
+        house.eventually(lambda: valkey.zscore(LEASE_INDEX, WORKER))
 
     house.end_agent(signal.SIGTERM)
     left = house.engine()
