@@ -19,6 +19,8 @@ from workers.protocol import ErrorCode, Finish, Scheduled, TokenLogprobs
 
 log = logging.getLogger(__name__)
 
+PLACE_AGAIN_S = 0.1
+"""Between two looks for workers, while those of the deployment are on their way back."""
 DEADLINE_GRACE_S = 2.0
 """A worker's own word on the deadline is waited for so long."""
 
@@ -56,6 +58,7 @@ class _Choice:
     index: int
     generation: Generation
     output: OutputParser
+    placed: bool = False
     output_tokens: int = 0
     hit_tokens: int | None = None
     finish_reason: str | None = None
@@ -86,6 +89,7 @@ class Completion:
             )
             for index, (work, output) in enumerate(zip(works, new_output, strict=True))
         ]
+        self._router = router
         self._limits = limits
         self._stats = stats
         self._admitted = admitted
@@ -93,6 +97,7 @@ class Completion:
         self._deadline = works[0].deadline
         self._prompt_tokens = len(works[0].tokens)
         self._work = works[0]
+        self._first_token: float | None = None
         self._last_token: float | None = None
         self._ended = False
         self._watchdog: asyncio.TimerHandle | None = None
@@ -121,18 +126,31 @@ class Completion:
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Send everything. Raises ApiError (503) where no workers can take it; the completion is closed then."""
-        try:
-            for choice in self._choices:
-                choice.generation.start()
-        except NoWorkers as error:
-            self.close("no_workers")
-            log.warning("request %s: no usable workers: %s", self._work.request_id, error)
-            raise overloaded("No workers are ready for the model.", retry_after_s=self._limits.retry_after_s) from error
+        """Send everything, now or as soon as workers are back. Raises ApiError (503) where none can be expected."""
+        self._place()
         # Whatever happens to the consumer (a client that reads nothing blocks it), this ends the request.
         loop = asyncio.get_running_loop()
         seconds = self._deadline - time.monotonic() + 2 * DEADLINE_GRACE_S
         self._watchdog = loop.call_later(seconds, self.close, ErrorCode.DEADLINE.value)
+
+    @property
+    def _placed(self) -> bool:
+        return all(choice.placed for choice in self._choices)
+
+    def _place(self) -> None:
+        """Send what is with no worker yet. Without usable workers `poll` tries again, for `worker_wait_s`."""
+        try:
+            for choice in self._choices:
+                if not choice.placed:
+                    choice.generation.start()
+                    choice.placed = True
+        except NoWorkers as error:
+            waited = time.monotonic() - self._accepted
+            if waited < self._limits.worker_wait_s and self._router.expects(self._work.deployment):
+                return
+            self.close("no_workers")
+            log.warning("request %s: no usable workers after %.1f s: %s", self._work.request_id, waited, error)
+            raise overloaded("No workers are ready for the model.", retry_after_s=self._limits.retry_after_s) from error
 
     async def next(self, wait_s: float | None = None) -> Update | None:
         """The next news, or None after `wait_s` seconds without any. Raises ApiError where the request failed."""
@@ -150,7 +168,8 @@ class Completion:
                 raise deadline(self._limits.deadline_s)
             if now >= until:
                 return None
-            timer = asyncio.get_running_loop().call_later(until - now, self._wake.set)
+            pause = until - now if self._placed else min(until - now, PLACE_AGAIN_S)
+            timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
             try:
                 await self._wake.wait()
             finally:
@@ -176,8 +195,11 @@ class Completion:
         self._stats.miss_tokens += miss_tokens
         self._stats.output_tokens += usage.output_tokens
         self._stats.ended(how)
-        elapsed = time.monotonic() - self._accepted
+        now = time.monotonic()
+        elapsed = now - self._accepted
         self._stats.e2e_s.observe(elapsed)
+        if self._first_token is not None:
+            self._stats.decode_s.observe(now - self._first_token)
         self._admitted.settle(hit_tokens=usage.hit_tokens, miss_tokens=miss_tokens, output_tokens=usage.output_tokens)
         log.info(
             "request %s ended: %s, hit %d, miss %d, output %d, %.3f s",
@@ -188,6 +210,8 @@ class Completion:
 
     def poll(self) -> Update | None:
         """News that are there already, without waiting. Raises ApiError."""
+        if not self._placed and not self._ended:
+            self._place()
         for choice in self._choices:
             while (event := choice.generation.poll()) is not None:
                 match event:
@@ -232,6 +256,7 @@ class Completion:
     def _time_tokens(self, count: int) -> None:
         now = time.monotonic()
         if self._last_token is None:
+            self._first_token = now
             self._stats.ttft_s.observe(now - self._accepted)
             self._stats.waiting -= 1
             self._stats.running += 1

@@ -20,6 +20,7 @@ class GatewayStats:
     ttft_s: Histogram = field(default_factory=Histogram)
     tbt_s: Histogram = field(default_factory=Histogram)
     e2e_s: Histogram = field(default_factory=Histogram)
+    decode_s: Histogram = field(default_factory=Histogram)
 
     def ended(self, how: str) -> None:
         self.requests[how] = self.requests.get(how, 0) + 1
@@ -43,4 +44,5 @@ class GatewayStats:
             ttft_s=self.ttft_s,
             tbt_s=self.tbt_s,
             e2e_s=self.e2e_s,
+            decode_s=self.decode_s,
         )
