@@ -22,7 +22,7 @@ def client_address(request: HttpRequest | None) -> str:
 
 
 class ThrottledBackend(ModelBackend):
-    """Refuses with PermissionDenied (Django then tries nothing else) while `login_throttle().wait_s()` is not over."""
+    """Refuses with PermissionDenied (Django then tries nothing else) while the throttle says to wait."""
 
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
@@ -31,11 +31,14 @@ class ThrottledBackend(ModelBackend):
             return None
         address = client_address(request)
         throttle = login_throttle()
-        if throttle.wait_s(username, address) > 0:
+        if throttle.begin(username, address) > 0:
             raise PermissionDenied("too many failed attempts; wait and try again")
-        user = super().authenticate(request, username=username, password=password)
+        try:
+            user = super().authenticate(request, username=username, password=password)
+        except Exception:
+            throttle.withdrawn(username, address)
+            raise
         if not isinstance(user, User):
-            throttle.failed(username, address)
             return None
         throttle.succeeded(username, address)
         with transaction.atomic():

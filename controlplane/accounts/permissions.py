@@ -80,14 +80,20 @@ def require(principal: Principal, action: Action, *, tenant: str | None = None) 
 
 
 def principal_of_user(user: User) -> Principal:
-    """One query. Own requests (the playground) run in the first tenant, or in `default` with a role everywhere."""
+    """One query. Own requests (the playground) run in `default` with a role everywhere, else in the first tenant in
+    which the user may infer, else in the first.
+    """
     grants = tuple(
         Grant(role=Role(role), tenant=slug)
         for role, slug in user.memberships.order_by("tenant__slug", "role").values_list("role", "tenant__slug")
     )
     if not user.is_active:
         grants = ()
-    tenants = [grant.tenant for grant in grants if grant.tenant is not None]
+    where = [grant for grant in grants if grant.tenant is not None]
+    tenants = [
+        *(grant.tenant for grant in where if Action.INFERENCE_USE in ROLE_ACTIONS[grant.role]),
+        *(grant.tenant for grant in where),
+    ]
     everywhere = any(grant.tenant is None for grant in grants)
     return Principal(
         kind=PrincipalKind.USER,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 
 from controlplane.accounts.granting import ScopeEscalation, require_grantable
@@ -28,6 +29,10 @@ BOOTSTRAP_LOCK: Final = 0x6A11E001
 """PostgreSQL advisory lock: two first runs at once make one administrator."""
 
 
+ADMINISTRATORS_LOCK: Final = 0x6A11E003
+"""PostgreSQL advisory lock: two administrators who remove each other at once do not both succeed."""
+
+
 @dataclass(frozen=True, slots=True)
 class FirstRun:
     """Secrets of a fresh installation, in clear once and never again."""
@@ -35,6 +40,16 @@ class FirstRun:
     admin_user: str
     admin_password: str
     api_key: str
+
+
+def _require_another_administrator(*, without: Membership | User) -> None:
+    """Raises ValidationError where nobody could manage users any more once `without` is gone."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [ADMINISTRATORS_LOCK])
+    left = Membership.objects.filter(role=Role.ADMINISTRATOR, tenant=None, user__is_active=True)
+    left = left.exclude(user=without) if isinstance(without, User) else left.exclude(pk=without.pk)
+    if not left.exists():
+        raise ValidationError("this is the last administrator; make another one first")
 
 
 def _password() -> str:
@@ -103,8 +118,13 @@ def password_reset(*, actor: Principal, user: User, password: str | None = None,
 
 @transaction.atomic
 def user_set_active(*, actor: Principal, user: User, active: bool, reason: str = "") -> None:
-    """An inactive user cannot sign in and may do nothing. The keys he made belong to the tenant and stay."""
+    """An inactive user cannot sign in and may do nothing. The keys he made belong to the tenant and stay.
+
+    Raises ValidationError for the last administrator.
+    """
     require(actor, Action.USERS_MANAGE)
+    if not active and user.memberships.filter(role=Role.ADMINISTRATOR, tenant=None).exists():
+        _require_another_administrator(without=user)
     before = {"is_active": user.is_active}
     user.is_active = active
     user.full_clean()
@@ -148,7 +168,10 @@ def membership_grant(
 
 @transaction.atomic
 def membership_revoke(*, actor: Principal, membership: Membership, reason: str = "") -> None:
+    """Take a role back. Raises ValidationError for the last administrator's."""
     require(actor, Action.USERS_MANAGE)
+    if membership.role == Role.ADMINISTRATOR and membership.tenant is None:
+        _require_another_administrator(without=membership)
     slug = membership.tenant.slug if membership.tenant else None
     record(
         actor=actor,

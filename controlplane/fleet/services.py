@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from controlplane.accounts.permissions import Action, Principal, require
@@ -32,6 +32,8 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_REPLICAS = 1024
+NAMES_LOCK = 0x6A11E004
+"""PostgreSQL advisory lock: of two deployments that are made at once, the second sees the first one's aliases."""
 
 
 def _model_ref(model: str) -> ModelRef:
@@ -62,6 +64,8 @@ def _check_names(name: str, aliases: Sequence[str]) -> None:
     wanted = {name, *aliases}
     if len(wanted) != 1 + len(aliases):
         raise DeploymentRefused(f"an alias of {name} is given twice, or is its own name")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [NAMES_LOCK])
     for other in Deployment.objects.all():
         taken = wanted & {other.name, *other.aliases}
         if taken:

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from controlplane.accounts import selectors, services
 from controlplane.accounts.models import APIKey
-from controlplane.accounts.permissions import SYSTEM, Role, Scope, principal_of_user
+from controlplane.accounts.permissions import SYSTEM, Action, Role, Scope, can, principal_of_user
 from tests.controlplane.accounts import factories
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db]
@@ -66,6 +66,16 @@ def test_a_principal_costs_one_query(django_assert_num_queries: Queries) -> None
     assert principal.tenant == "a"
     services.membership_grant(actor=SYSTEM, user=user, role=Role.VIEWER, tenant=None)
     assert principal_of_user(user).tenant == "default"
+
+
+def test_own_requests_run_where_the_user_may_infer() -> None:
+    user = factories.user(Role.VIEWER, tenant=factories.tenant("a"))
+    services.membership_grant(actor=SYSTEM, user=user, role=Role.BILLING, tenant=factories.tenant("b"))
+    assert principal_of_user(user).tenant == "a"
+    services.membership_grant(actor=SYSTEM, user=user, role=Role.OPERATOR, tenant=factories.tenant("c"))
+    principal = principal_of_user(user)
+    assert principal.tenant == "c"
+    assert can(principal, Action.INFERENCE_USE)
 
 
 def test_keys_by_prefix() -> None:

@@ -115,9 +115,24 @@ def test_granting_twice_is_granting_once_and_revoking_ends_it() -> None:
 
 
 def test_an_inactive_user_may_nothing() -> None:
+    factories.user(Role.ADMINISTRATOR)
     someone = factories.user(Role.ADMINISTRATOR)
     services.user_set_active(actor=SYSTEM, user=someone, active=False)
     assert not can(principal_of_user(someone), Action.FLEET_VIEW)
+
+
+def test_the_last_administrator_stays() -> None:
+    last, gone = factories.user(Role.ADMINISTRATOR), factories.user(Role.ADMINISTRATOR)
+    services.user_set_active(actor=SYSTEM, user=gone, active=False)  # who cannot sign in is no administrator
+    services.membership_grant(actor=SYSTEM, user=last, role=Role.ADMINISTRATOR, tenant=factories.tenant())
+    membership = last.memberships.get(tenant=None)
+    with pytest.raises(ValidationError, match="last administrator"):
+        services.membership_revoke(actor=SYSTEM, membership=membership)
+    with pytest.raises(ValidationError, match="last administrator"):
+        services.user_set_active(actor=SYSTEM, user=last, active=False)
+    services.user_set_active(actor=SYSTEM, user=gone, active=True)
+    services.membership_revoke(actor=SYSTEM, membership=membership)
+    assert not can(principal_of_user(last), Action.USERS_MANAGE)
 
 
 def test_revoking_is_idempotent_and_told_once() -> None:

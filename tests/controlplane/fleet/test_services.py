@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import connection, connections, transaction
 
 from controlplane.accounts.permissions import SYSTEM, PermissionRefused, Role
 from controlplane.audit.models import AuditEvent
@@ -11,6 +14,7 @@ from controlplane.fleet.models import Deployment, ImmutableRevision, Pool, Revis
 from controlplane.fleet.statuses import DeploymentState
 from tests.controlplane.accounts.factories import user_principal
 from tests.controlplane.fleet import factories
+from tests.controlplane.waiting import wait_until
 from workers.protocol import Role as WorkerRole
 from workers.spec import EngineSettings
 
@@ -73,6 +77,37 @@ def test_a_name_means_one_deployment() -> None:
         create("other", aliases=("chat",))
     with pytest.raises(DeploymentRefused, match="twice"):
         create("other", aliases=("x", "x"))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_at_once_one_gets_the_alias() -> None:
+    """The second is held up until the first is committed, and then sees it."""
+    answers: list[str] = []
+
+    def second() -> None:
+        try:
+            create("second", aliases=("talk",))
+        except DeploymentRefused as error:
+            answers.append(str(error))
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=second)
+    with transaction.atomic():
+        create("first", aliases=("talk",))
+        thread.start()
+        wait_until(_somebody_waits_for_the_names, "the second waits")
+    thread.join(30)
+    assert answers == ["talk already means deployment first"]
+
+
+def _somebody_waits_for_the_names() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted",
+            [services.NAMES_LOCK],
+        )
+        return bool(cursor.fetchone()[0])
 
 
 def test_a_model_that_is_not_in_the_store_is_named() -> None:
