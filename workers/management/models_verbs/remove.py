@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import OutputWrapper
 from django.db import DatabaseError
 
@@ -35,7 +36,7 @@ def _refuse_if_used(name: str, *, force: bool) -> None:
 
     try:
         users = [deployment.name for deployment in selectors.deployments() if deployment.model_name == name]
-    except DatabaseError as error:
+    except (DatabaseError, ImproperlyConfigured) as error:
         if force:
             return
         raise CommandFailure(
