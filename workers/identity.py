@@ -32,8 +32,9 @@ class CacheIdentity(msgspec.Struct, frozen=True, kw_only=True):
     weight_format: str
     """Runtime format of the weights, such as `fp32` or `bf16`."""
     numerics: str
-    """`default` or `batch_invariant`, and any other mode that changes rounding."""
+    """Mode (`default`, `batch_invariant`), revision of the kernels and device: everything that changes rounding."""
     cache_dtype: str
+    """How rows are stored, packed formats by their names."""
     layout_version: int
     block_tokens: int
     parallel_layout: str = "tp1"
@@ -54,8 +55,14 @@ class CacheIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tenant_salt(*, secret: bytes, tenant: str) -> bytes:
-    """The salt of a tenant's blocks, 16 bytes: derived from the installation's secret, never sent by a client."""
-    return hashlib.blake2b(_DOMAIN_SALT + tenant.encode(), key=secret[:64], digest_size=16).digest()
+    """The salt of a tenant's blocks, 16 bytes: derived from the installation's secret, never sent by a client.
+
+    Raises ValueError where the secret is empty.
+    """
+    if not secret:
+        raise ValueError("an empty secret would let anybody name a tenant's blocks")
+    key = hashlib.sha256(secret).digest()  # a key has at most 64 bytes; a secret may be longer, and every byte counts
+    return hashlib.blake2b(_DOMAIN_SALT + tenant.encode(), key=key, digest_size=16).digest()
 
 
 def root_hash(identity: CacheIdentity, salt: bytes) -> BlockHash:

@@ -6,6 +6,7 @@ in the arena, so a block that was copied wrongly, late or from the wrong slot ch
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import mmap
 import os
@@ -38,8 +39,9 @@ class FakeArena:
         self.block_bytes = BLOCK_BYTES
         self.header_bytes = -(-8 * blocks_total // 64) * 64
         size = self.header_bytes + blocks_total * BLOCK_BYTES
-        self.fd = os.memfd_create("fake-arena")
+        self.fd = os.memfd_create("fake-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, size)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self._view = memoryview(mmap.mmap(self.fd, size))
 
     def block(self, slot: int) -> memoryview:
@@ -60,6 +62,7 @@ class _Sequence:
     slots: list[int] = field(default_factory=list)
     granted: bool = False
     asked: bool = False
+    not_before: float = 0.0
     computed: int = 0
     tokens_out: list[int] = field(default_factory=list)
     hit: int = 0
@@ -92,6 +95,11 @@ class FakeEngine:
     def grant(self, request_id: RequestId) -> None:
         if request_id in self._live:
             self._live[request_id].granted = True
+
+    def defer(self, request_id: RequestId, until: float) -> None:
+        sequence = self._live.get(request_id)
+        if sequence is not None and not sequence.granted:
+            sequence.asked, sequence.not_before = False, until
 
     def release(self, request_id: RequestId) -> None:
         self._drop(request_id, publish=True)
@@ -131,9 +139,7 @@ class FakeEngine:
             if sequence.phase == "waiting" and sequence.request.deadline <= now:
                 self._drop(request_id, publish=False)
                 message = "too late"
-                output.failed.append(
-                    FailedEvent(request_id=request_id, code=ErrorCode.DEADLINE, message=message, retryable=False)
-                )
+                output.failed.append(FailedEvent(request_id=request_id, code=ErrorCode.DEADLINE, message=message))
             elif sequence.phase == "waiting":
                 self._start(sequence, output)
             if sequence.phase == "prefilling":
@@ -205,7 +211,7 @@ class FakeEngine:
 
     def _start(self, sequence: _Sequence, output: StepOutput) -> None:
         if sequence.hold and not sequence.granted:
-            if not sequence.asked:
+            if not sequence.asked and time.monotonic() >= sequence.not_before:
                 sequence.asked = True
                 output.wants_credit.append(sequence.request.request_id)
             return

@@ -57,7 +57,8 @@ def main() -> None:
     spec = read_spec(Path(sys.argv[-1]))
     # Short, for tests that wait for one; but longer than a busy machine keeps a healthy process from running.
     short = Deadlines(
-        early_subscribe_s=4.0, subscribe_s=4.0, credit_s=8.0, progress_s=20.0, release_s=8.0, abort_s=4.0,
+        early_subscribe_s=4.0, subscribe_s=4.0, engine_s=7.0, credit_s=8.0, turn_s=0.3, progress_s=20.0,
+        release_s=8.0, abort_s=4.0,
         link_ping_s=0.2, link_silence_s=5.0, sweep_s=0.05,
     )  # fmt: skip
     code = serve(spec, loader, short)

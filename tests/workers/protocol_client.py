@@ -228,13 +228,18 @@ class Pair:
 
     async def finished(self, request_id: str, timeout_s: float = 60.0) -> list[int]:
         prefill, decode = self.prefill.about(request_id), self.decode.about(request_id)
-        await asyncio.wait(
-            [
-                asyncio.create_task(self.prefill.until(lambda: prefill.ended, timeout_s)),
-                asyncio.create_task(self.decode.until(lambda: decode.ended, timeout_s)),
-            ],
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        waiters = [
+            asyncio.create_task(self.prefill.until(lambda: prefill.ended, timeout_s)),
+            asyncio.create_task(self.decode.until(lambda: decode.ended, timeout_s)),
+        ]
+        try:
+            done, _ = await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+            await asyncio.gather(*waiters, return_exceptions=True)
+        for waiter in done:
+            waiter.result()
         assert prefill.failed is None, prefill.failed
         assert decode.failed is None, decode.failed
         return self.tokens(request_id)

@@ -31,7 +31,7 @@ CHAIN = [
     "0f6699ecdec3d2fa8f6db32d4e33f38a3ca1d92f3baf938a6ae173aa36c1c742",
     "17edbef904c3762cfa5d4bf8990d3c25d7f87770b1eb305afdc27c9f27cf0dcb",
 ]
-TENANT_SALT = "5f997908779864b84f3b012f98b3ab23"
+TENANT_SALT = "af800f043042c5e8703e08f9bf823ade"
 
 PRINT_ALL = """
 from tests.workers.test_identity import IDENTITY, SALT, TOKENS
@@ -108,6 +108,13 @@ def test_salts_depend_on_secret_and_tenant() -> None:
     salts = {tenant_salt(secret=s, tenant=t) for s in (b"one", b"two") for t in ("acme", "acme ", "other")}
     assert len(salts) == 6
     assert all(len(salt) == 16 for salt in salts)
+
+
+def test_every_byte_of_a_secret_counts_and_there_has_to_be_one() -> None:
+    long = b"x" * 64
+    assert tenant_salt(secret=long + b"1", tenant="acme") != tenant_salt(secret=long + b"2", tenant="acme")
+    with pytest.raises(ValueError, match="empty"):
+        tenant_salt(secret=b"", tenant="acme")
 
 
 def test_a_partial_block_has_no_hash() -> None:

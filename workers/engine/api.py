@@ -6,10 +6,13 @@ models. Three ways through, one scheduler:
 
 - role both: `submit(request)`, then deltas until one carries `finish`.
 - prefill:   `submit(request, hold=True)`; when it could start, its id appears in `StepOutput.wants_credit` (once); it
-  starts after `grant(id)`. Finished blocks appear in `StepOutput.blocks`, at the end one `Prefilled`. The blocks stay
-  pinned until `release(id)` (or `cancel(id)` while nothing is being copied).
+  starts after `grant(id)`. `defer(id, until)` takes its turn away, because the other side has no room or does not
+  answer: it is asked for again when it could start after that time, and whoever is behind it comes first. Finished
+  blocks appear in `StepOutput.blocks`, at the end one `Prefilled`. The blocks stay pinned until `release(id)` (or
+  `cancel(id)` while nothing is being copied).
 - decode:    `reserve(request)` sets aside room for prompt and output and says which blocks are to be filled;
-  `activate(id, first_token, sections)` once they are; `cancel(id)` gives everything back.
+  `activate(id, first_token, sections)` once they are; where the first token was the last, one empty delta carries the
+  `finish`. `cancel(id)` gives everything back, and forgets what was kept of a request that was refused room.
 
 Every method is idempotent for ids it no longer knows.
 """
@@ -75,7 +78,7 @@ class FailedEvent:
     request_id: RequestId
     code: ErrorCode
     message: str
-    retryable: bool
+    """Whether another worker may do better follows from the code (`workers.serving.requests.is_retryable`)."""
 
 
 @dataclass(slots=True)
@@ -131,6 +134,11 @@ class EngineApi(Protocol):
         """Queue a request. Raises EngineBusy or RequestRefused."""
 
     def grant(self, request_id: RequestId) -> None: ...
+
+    def defer(self, request_id: RequestId, until: float) -> None:
+        """Not granted: back into the queue, without a turn before `until` (monotonic seconds; inf waits for the next
+        `defer`, or for a `grant`). A request that has begun, or has credit, is left alone.
+        """
 
     def release(self, request_id: RequestId) -> None: ...
 

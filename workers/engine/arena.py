@@ -6,6 +6,7 @@ then the blocks. Every page is touched at the start, because a fresh shared page
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import tempfile
@@ -44,6 +45,7 @@ class Arena:
         except OSError as error:
             os.close(self.fd)
             raise ArenaError(f"cannot get {size / 2**20:,.0f} MiB of shared memory: {error.strerror}") from error
+        _seal(self.fd)
         populate = getattr(mmap, "MAP_POPULATE", 0)
         self._map = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED | populate)
         self._generations = np.frombuffer(self._map, dtype="<u8", count=blocks_total)
@@ -77,6 +79,12 @@ class Arena:
 
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("galley-arena", os.MFD_CLOEXEC)
+        return os.memfd_create("galley-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def _seal(descriptor: int) -> None:
+    """Its size stands from now on, so that nobody who mapped it meets a page that went."""
+    if hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS"):
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

@@ -1,10 +1,12 @@
 """The block pool: who owns a block, which blocks hold reusable prefixes, and which of them goes first when room is
 needed.
 
-A slot is in exactly one of three places: *free* (its bytes mean nothing), *referenced* by one or more requests, or
-*idle* (referenced by nobody, published under its hash, waiting to be hit or evicted). Blocks are published when
-their tokens are committed. Idle blocks leave in order of last use; a request gives its blocks back tail first, so
-that a chain is evicted from its end and no block outlives its parent. Looking up is not using.
+A slot is in exactly one of three places: *free* (its bytes mean nothing), *referenced* by one or more requests
+(published or not), or *idle* (referenced by nobody, published under its hash, waiting to be hit or evicted). A full
+block is published after the pass that filled it, unless that pass went wrong. Idle blocks leave in order of last use;
+a request gives its blocks back tail first, so that a chain goes from its end. Where two requests computed one prefix at
+once, the children of either may outlive a parent published by the other: nobody finds them until the parent is
+published again, and they leave in their turn. Looking up is not using.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class BlockPool:
         self._by_hash: dict[BlockHash, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._reserved = 0
+        self.forgotten = 0
+        """How many published blocks ceased to be; while it stands still, what `lookup` found stays true."""
 
     @property
     def available(self) -> int:
@@ -47,7 +51,7 @@ class BlockPool:
         """Idle blocks that hold reusable prefixes."""
         return len(self._idle)
 
-    def lookup(self, hashes: Sequence[BlockHash]) -> list[int]:
+    def lookup(self, hashes: Iterable[BlockHash]) -> list[int]:
         """Slots of the longest leading run of `hashes` that is here. Changes nothing. O(length of the run)."""
         slots: list[int] = []
         for wanted in hashes:
@@ -104,6 +108,7 @@ class BlockPool:
         assert known is not None
         del self._by_hash[known]
         self._hashes[slot] = None
+        self.forgotten += 1
 
     def publish(self, slot: int, block: BlockHash) -> bool:
         """Make a referenced block findable. False where the pool already has that content in another slot: this one
@@ -116,6 +121,15 @@ class BlockPool:
         self._by_hash[block] = slot
         self._hashes[slot] = block
         return True
+
+    def unpublish(self, slots: Iterable[int]) -> None:
+        """Referenced blocks whose bytes turned out wrong: nobody finds them any more, and they are free when their
+        owners give them back. Those that were never published are left as they are.
+        """
+        for slot in slots:
+            assert self._references[slot] > 0
+            if self._hashes[slot] is not None:
+                self._forget(slot)
 
     def release(self, slots: Sequence[int]) -> None:
         """One reference less on a request's blocks, given in the order of its tokens."""

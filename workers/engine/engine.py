@@ -22,6 +22,7 @@ from workers.engine.api import (
 from workers.engine.arena import Arena
 from workers.engine.batch import build_batch
 from workers.engine.blocks import BlockPool
+from workers.engine.candidates import Candidates
 from workers.engine.layout import CacheLayout
 from workers.engine.requests import Limits, accept
 from workers.engine.sampler import Sampled, sample_rows
@@ -30,7 +31,7 @@ from workers.engine.sequence import BLOCKLESS, Phase, Sequence
 from workers.engine.suspension import Suspension
 from workers.identity import CacheIdentity
 from workers.models.base import CausalModel
-from workers.protocol import ErrorCode, RequestId
+from workers.protocol import ErrorCode, Finish, RequestId, TokenDelta
 from workers.spec import EngineSettings
 
 _NEVER = float("inf")
@@ -69,8 +70,12 @@ class Engine:
         self._limits = Limits(model.vocab_size, self.max_context, self.block_tokens)
         self._clock = clock
         self._sequences: dict[RequestId, Sequence] = {}
+        self._candidates = Candidates(settings.max_queue + 2 * settings.max_running)
+        self._ended: list[TokenDelta] = []
+        """Of requests that ended between two steps."""
         self._changed = False
         self._next_deadline = _NEVER
+        self._next_turn = _NEVER
         self._steps = 0
         self._computed_tokens = 0
 
@@ -83,6 +88,7 @@ class Engine:
         if len(self._scheduler.waiting) >= self.settings.max_queue:
             raise EngineBusy(f"{self.settings.max_queue} requests are waiting already")
         sequence = accept(request, Phase.WAITING, hold=hold, limits=self._limits, identity=self.identity)
+        sequence.extend_chain(sequence.prompt_tokens)
         self._scheduler.enqueue(sequence)
         self._know(sequence)
 
@@ -93,6 +99,14 @@ class Engine:
             sequence.phase = Phase.GRANTED
             self._changed = True
 
+    def defer(self, request_id: RequestId, until: float) -> None:
+        """No credit before `until`: others come first."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._scheduler.defer(sequence, until)
+            self._changed = True  # its turn is somebody else's
+            self._next_turn = min(self._next_turn, until)
+
     def release(self, request_id: RequestId) -> None:
         """The decode worker has copied everything of a held request."""
         sequence = self._sequences.get(request_id)
@@ -100,11 +114,16 @@ class Engine:
             self._forget(sequence)
 
     def reserve(self, request: EngineRequest) -> Reservation | None:
-        """Set room aside, or None when there is none now. Raises RequestRefused."""
+        """Set room aside, or None when there is none now; then its hashes are kept for the next try. Raises
+        RequestRefused.
+        """
         sequence = self._sequences.get(request.request_id)
         if sequence is None:
-            sequence = accept(request, Phase.RESERVED, hold=False, limits=self._limits, identity=self.identity)
+            sequence = self._candidates.take(request) or accept(
+                request, Phase.RESERVED, hold=False, limits=self._limits, identity=self.identity
+            )
             if not self._scheduler.reserve(sequence):
+                self._candidates.keep(sequence)
                 return None
             self._know(sequence)
         return Reservation(have_blocks=sequence.published, slots=list(sequence.slots))
@@ -119,6 +138,11 @@ class Engine:
         sequence.computed = sequence.prompt_tokens
         sequence.tokens.append(first_token)
         self._publish(sequence)
+        finish = sequence.finish_after(first_token)
+        if finish is not None:  # the two halves of the request need not agree on its end
+            self._ended.append(events.ended(sequence, finish))
+            self._forget(sequence)
+            return
         self._scheduler.decode(sequence)
         self._next_deadline = min(self._next_deadline, self._deadline(sequence))
         self._changed = True
@@ -127,6 +151,7 @@ class Engine:
         """Give everything back, in whatever phase. For a request whose blocks are being copied into (reserved) or
         out of (held), the caller has stopped the copying first.
         """
+        self._candidates.forget(request_id)
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._forget(sequence)
@@ -134,11 +159,12 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would do anything: tokens to compute, a change since the last step, or a deadline passed."""
         computing = self._scheduler.prefilling or self._scheduler.decoding
-        return bool(computing) or self._changed or self._clock() >= self._next_deadline
+        return bool(computing) or self._changed or self._clock() >= min(self._next_deadline, self._next_turn)
 
     def step(self) -> StepOutput:
         """One scheduling round and at most one forward pass."""
-        out = StepOutput()
+        out = StepOutput(deltas=self._ended)
+        self._ended = []
         now = self._clock()
         self._changed = False
         self._expire(now, out)
@@ -191,7 +217,9 @@ class Engine:
         return _NEVER if sequence.phase is Phase.RESERVED else sequence.request.deadline
 
     def _admit(self, now: float, out: StepOutput) -> None:
-        admission = self._scheduler.admit()
+        admission = self._scheduler.admit(now)
+        if now >= self._next_turn:
+            self._next_turn = self._scheduler.next_turn(now)
         out.wants_credit.extend(sequence.request.request_id for sequence in admission.asking)
         for sequence, hit in admission.started:
             sequence.started = now
@@ -206,7 +234,7 @@ class Engine:
             if missing <= 0 or sequence.phase in BLOCKLESS:
                 continue
             for evicted in self._suspension.grow(sequence, missing).evicted:
-                out.deltas.append(events.ended_for_lack_of_room(evicted))
+                out.deltas.append(events.ended(evicted, Finish.INSUFFICIENT_SYSTEM_RESOURCE))
                 self._forget(evicted)
         return [chunk for chunk in chunks if chunk.sequence.phase in (Phase.PREFILL, Phase.DECODE)]
 
@@ -215,19 +243,23 @@ class Engine:
         logits = self.model.forward(batch, self._views)
         sampled = sample_rows(logits, [chunk.sequence for chunk in sampling])
         self._steps += 1
+        spoilt = {chunk.sequence for chunk, one in zip(sampling, sampled, strict=True) if one.token is None}
         for chunk in chunks:
             sequence = chunk.sequence
             if sequence.phase is Phase.PREFILL:
                 self._computed_tokens += chunk.count
             sequence.computed += chunk.count
-            self._publish(sequence)
-            self._announce(sequence, out)
+            if sequence not in spoilt:
+                self._publish(sequence)
+                self._announce(sequence, out)
         for chunk, result in zip(sampling, sampled, strict=True):
             self._commit(chunk.sequence, result, out)
 
     def _commit(self, sequence: Sequence, result: Sampled, out: StepOutput) -> None:
         request = sequence.request
         if result.token is None:
+            # Which of its blocks brought it is not known, hits included: the next request computes all of them anew.
+            self._pool.unpublish(sequence.slots)
             self._fail(sequence, ErrorCode.INTERNAL, "the model's logits are not finite", out)
             return
         sequence.tokens.append(result.token)

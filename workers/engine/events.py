@@ -32,13 +32,9 @@ def token(sequence: Sequence, sampled: Sampled, finish: Finish | None) -> TokenD
     )
 
 
-def ended_for_lack_of_room(sequence: Sequence) -> TokenDelta:
-    return TokenDelta(
-        request_id=sequence.request.request_id,
-        index=sequence.outputs,
-        tokens=[],
-        finish=Finish.INSUFFICIENT_SYSTEM_RESOURCE,
-    )
+def ended(sequence: Sequence, finish: Finish) -> TokenDelta:
+    """It ends without a further token."""
+    return TokenDelta(request_id=sequence.request.request_id, index=sequence.outputs, tokens=[], finish=finish)
 
 
 def final_blocks(sequence: Sequence, arena: Arena) -> BlocksEvent | None:
@@ -57,4 +53,4 @@ def final_blocks(sequence: Sequence, arena: Arena) -> BlocksEvent | None:
 
 
 def failed(sequence: Sequence, code: ErrorCode, message: str) -> FailedEvent:
-    return FailedEvent(request_id=sequence.request.request_id, code=code, message=message, retryable=False)
+    return FailedEvent(request_id=sequence.request.request_id, code=code, message=message)

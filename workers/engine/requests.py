@@ -19,7 +19,7 @@ class Limits:
 
 
 def accept(request: EngineRequest, phase: Phase, *, hold: bool, limits: Limits, identity: CacheIdentity) -> Sequence:
-    """The request as a sequence, its prompt's blocks hashed. Raises RequestRefused."""
+    """The request as a sequence; its prompt's blocks are not hashed yet. Raises RequestRefused."""
     prompt = len(request.tokens)
     if not prompt:
         raise RequestRefused(ErrorCode.INVALID, "the prompt is empty")
@@ -33,7 +33,7 @@ def accept(request: EngineRequest, phase: Phase, *, hold: bool, limits: Limits, 
         )
     if not 0 <= min(request.tokens) <= max(request.tokens) < limits.vocab_size:
         raise RequestRefused(ErrorCode.INVALID, f"token ids lie outside the vocabulary of {limits.vocab_size}")
-    sequence = Sequence(
+    return Sequence(
         request=request,
         phase=phase,
         hold=hold,
@@ -42,5 +42,3 @@ def accept(request: EngineRequest, phase: Phase, *, hold: bool, limits: Limits, 
         output_limit=min(request.sampling.max_tokens, limits.max_context - prompt),
         tokens=list(request.tokens),
     )
-    sequence.extend_chain(prompt)
-    return sequence

@@ -5,6 +5,8 @@
   goes to those with the least left to do, so that a short question never waits for a long document.
 - A request starts only with room for its prompt and, unless another worker decodes, the beginning of its output. One
   that has to wait for room lets smaller ones pass, `PATIENCE` times at most.
+- A request is asked for credit when it could start. One that is refused is deferred, and has no part in any of this
+  until its time comes: what one decode worker has no room for must not keep another one waiting.
 - Nothing starts while a request is suspended (`workers.engine.suspension`): it comes first.
 - At most `MAX_PREFILLS` prompts are in progress, beside short ones: blocks of half-computed prompts help nobody.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, field
+from itertools import islice
 
 from workers.engine.blocks import BlockPool
 from workers.engine.sequence import Phase, Sequence
@@ -62,6 +65,16 @@ class Scheduler:
     def enqueue(self, sequence: Sequence) -> None:
         bisect.insort(self.waiting, sequence, key=lambda other: other.queue_key)
 
+    def defer(self, sequence: Sequence, until: float) -> None:
+        """No credit: it waits again, and has no turn before `until`."""
+        if sequence.phase in (Phase.WAITING, Phase.ASKED):
+            sequence.phase = Phase.WAITING
+            sequence.not_before = until
+
+    def next_turn(self, now: float) -> float:
+        """When the first deferred request may be asked again."""
+        return min((s.not_before for s in self.waiting if s.not_before > now), default=float("inf"))
+
     def remove(self, sequence: Sequence) -> None:
         """Take a request out of whichever list it is in; a held one is in none."""
         for group in (self.waiting, self.prefilling, self.decoding, self.reserved, self.suspended):
@@ -81,17 +94,31 @@ class Scheduler:
 
     def reserve(self, sequence: Sequence) -> bool:
         """Room for a request whose prompt another worker computes, beginning with the blocks that are here."""
-        if self.suspended or self.running >= self.max_running:
+        if not self.may_reserve(sequence):
             return False
+        sequence.extend_chain(sequence.prompt_tokens)
         if not self.take_room(sequence, self.hits(sequence, whole_prompt=True)):
             return False
         self.reserved.append(sequence)
         return True
 
+    def may_reserve(self, sequence: Sequence) -> bool:
+        """Whether there could be room for it, seen before its prompt is hashed: at best every full block is here."""
+        prompt, output = self.blocks_needed(sequence)
+        least = prompt - sequence.prompt_tokens // self.block_tokens + output
+        return not self.suspended and self.running < self.max_running and least <= self.pool.available
+
     def hits(self, sequence: Sequence, *, whole_prompt: bool = False) -> list[int]:
-        """Blocks of the longest usable prefix. The last token always runs here, unless only its bytes are wanted."""
+        """Blocks of the longest usable prefix. The last token always runs here, unless only its bytes are wanted.
+
+        Asked at each step of everybody who waits: what is known is kept, and looked up further from its end.
+        """
         usable = sequence.prompt_tokens if whole_prompt else sequence.prompt_tokens - 1
-        return self.pool.lookup(sequence.chain[: usable // self.block_tokens])
+        if sequence.hits_as_of != self.pool.forgotten:
+            sequence.hits, sequence.hits_as_of = [], self.pool.forgotten
+        known = len(sequence.hits)
+        sequence.hits += self.pool.lookup(islice(sequence.chain, known, usable // self.block_tokens))
+        return sequence.hits
 
     def blocks_needed(self, sequence: Sequence) -> tuple[int, int]:
         """(blocks of the prompt, further blocks set aside for output). The last token's row is never written."""
@@ -112,24 +139,28 @@ class Scheduler:
         self.pool.reserve(output)
         sequence.reserved = output
         sequence.published = len(hits)
+        sequence.hits = []
         return True
 
-    def admit(self) -> Admission:
+    def admit(self, now: float) -> Admission:
         """Start what can start, in order. Held requests are asked for credit first, when they could start now."""
         result = Admission()
-        if self.suspended:
+        if self.suspended or self.running >= self.max_running:
             return result
         promised = self._promised_blocks()
         asked = sum(1 for sequence in self.waiting if sequence.phase is not Phase.WAITING)
         without_room: list[Sequence] = []
         for sequence in list(self.waiting):
-            if sequence.phase is Phase.ASKED:
+            waits = sequence.phase is Phase.WAITING
+            if sequence.phase is Phase.ASKED or (waits and sequence.not_before > now):
+                continue
+            if self.running + (asked if waits else 0) >= self.max_running:
                 continue
             hits = self.hits(sequence)
             left = sequence.prompt_tokens - len(hits) * self.block_tokens
-            if not self._has_turn(left, asked if sequence.phase is Phase.WAITING else 0):
+            if not self._has_turn(left, asked if waits else 0):
                 continue
-            if sequence.hold and sequence.phase is Phase.WAITING:
+            if sequence.hold and waits:
                 prompt, _ = self.blocks_needed(sequence)
                 fits = self.pool.fits(hits, prompt - len(hits) + promised)
                 if fits:
@@ -162,9 +193,7 @@ class Scheduler:
         return sum(self.blocks_needed(s)[0] for s in self.waiting if s.phase in (Phase.ASKED, Phase.GRANTED))
 
     def _has_turn(self, left: int, asked: int) -> bool:
-        """Whether one more prompt with `left` tokens to compute may begin."""
-        if self.running + asked >= self.max_running:
-            return False
+        """Whether one more prompt with `left` tokens to compute may begin beside those in progress."""
         return len(self.prefilling) + asked < MAX_PREFILLS or left <= self.token_budget // MAX_PREFILLS
 
     def pick(self) -> list[Chunk]:

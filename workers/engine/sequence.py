@@ -52,6 +52,12 @@ class Sequence:
     reserved: int = 0
     chain: list[BlockHash] = field(default_factory=list)
     published: int = 0
+    hits: list[int] = field(default_factory=list)
+    """While it waits: slots of the leading blocks last found in the pool, true as long as the pool's `forgotten` is
+    `hits_as_of`."""
+    hits_as_of: int = -1
+    not_before: float = float("-inf")
+    """Deferred until then, by the engine's clock."""
     announced: int = 0
     passed_over: int = 0
     started: float = 0.0

@@ -19,6 +19,8 @@ class Plane:
     rows_axis: int = 0
     """Where the rows of a block lie among the axes of `shape`: 0 keeps a row's bytes together, 2 with shape
     (2, heads, channels) makes blocks (2, heads, rows, channels), which is what attention reads head by head."""
+    packing: str = ""
+    """Name of the format where `dtype` is only its carrier: uint8 alone does not tell what the bytes mean."""
 
     @property
     def row_bytes(self) -> int:

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernels import NUMERICS_REVISION
 from workers.identity import CacheIdentity
 from workers.manifest import MANIFEST_NAME, ManifestError, ModelManifest, read_manifest
 from workers.spec import WeightFormat
 
 if TYPE_CHECKING:
-    from workers.models.base import CausalModel
+    from workers.models.base import CausalModel, PagedGroup, Plane, WindowGroup
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HIDDEN = ".work-"
@@ -147,19 +148,27 @@ def load_model(
         raise StoreError(f"{manifest.name} cannot be loaded: {error}") from error
 
 
-def cache_identity(manifest: ModelManifest, model: CausalModel) -> CacheIdentity:
-    """What names this model's blocks, beside tenant and tokens."""
+def cache_identity(manifest: ModelManifest, model: CausalModel, device: str = "cpu") -> CacheIdentity:
+    """What names this model's blocks, beside tenant and tokens. Windows count too: later layers' rows follow from
+    what they lost.
+    """
     spec = model.cache_spec()
-    dtypes = sorted({str(plane.dtype).removeprefix("torch.") for group in spec.paged for plane in group.planes})
+    groups: tuple[PagedGroup | WindowGroup, ...] = (*spec.paged, *spec.windows)
+    mode = "batch_invariant" if model.batch_invariant else "default"
     return CacheIdentity(
         weights_fingerprint=manifest.weights_fingerprint,
         tokenizer_fingerprint=manifest.tokenizer_fingerprint,
         weight_format=str(model.weight_format),
-        numerics="batch_invariant" if model.batch_invariant else "default",
-        cache_dtype="+".join(dtypes),
+        numerics=f"{mode}/{NUMERICS_REVISION}/{device}",
+        cache_dtype="+".join(sorted({row_format(plane) for group in groups for plane in group.planes})),
         layout_version=spec.layout_version,
         block_tokens=spec.block_tokens,
     )
+
+
+def row_format(plane: Plane) -> str:
+    """`name:format` of a packed plane, the dtype alone of any other."""
+    return f"{plane.name}:{plane.packing}" if plane.packing else str(plane.dtype).removeprefix("torch.")
 
 
 def _mb(count: int) -> str:

@@ -27,6 +27,7 @@ from workers.serving.connection import Connection
 from workers.serving.counters import Counters
 from workers.serving.engine_thread import EngineThread
 from workers.serving.requests import HANDED_OVER, Live, Requests, Way, refusal
+from workers.serving.validation import fault
 from workers.spec import WorkerSpec
 from workers.transfer.holder import Holder
 from workers.transfer.links import Links
@@ -172,6 +173,8 @@ class Desk:
             self._refuse(connection, frame, ErrorCode.INVALID, "a request of this id is running")
         elif self.requests.full:
             self._refuse(connection, frame, ErrorCode.QUEUE_FULL, f"{self.requests.bound} requests are here already")
+        elif (message := fault(frame)) is not None:
+            self._refuse(connection, frame, ErrorCode.INVALID, message)
         else:
             try:
                 tokens = protocol.unpack_tokens(frame.tokens)
@@ -221,7 +224,7 @@ class Desk:
         else:
             code = ErrorCode.INTERNAL
             logger.error("submit failed", exc_info=error)
-        self._failed(FailedEvent(request_id=request_id, code=code, message=str(error), retryable=False))
+        self._failed(FailedEvent(request_id=request_id, code=code, message=str(error)))
 
     def _scheduled(self, event: ScheduledEvent) -> None:
         """Hits and misses are counted here and nowhere else: once per request, when its prefill starts."""

@@ -133,6 +133,8 @@ class Listener:
             logger.warning("a peer broke the protocol: %s", error)
         except TransferError as error:
             logger.warning("blocks could not be offered: %s", error)
+        except TimeoutError:
+            logger.warning("a decode worker did not take its greeting in time")
         except OSError as error:
             logger.info("a connection broke: %s", error)
         except asyncio.CancelledError:
@@ -147,7 +149,8 @@ class Listener:
             if self.arena is None or self._desk.transfer is None:
                 return
             address = _address(peer)
-            await self._transport.offer(connection.writer, self.arena)
+            async with asyncio.timeout(self._deadlines.greeting_s):  # a peer that does not read its greeting
+                await self._transport.offer(connection.writer, self.arena)
             self._desk.transfer.holder.link_opened(connection, address)
         else:
             connection.send(self._status())
@@ -177,7 +180,7 @@ class Listener:
                 self._desk.decode(connection, frame)
             case PeerKind.GATEWAY, Cancel():
                 self._desk.cancel(connection, frame)
-            case PeerKind.AGENT, Drain(deadline_s=deadline_s):
+            case PeerKind.AGENT, Drain(deadline_s=deadline_s) if deadline_s >= 0:  # no NaN, which is no time
                 self.on_drain(deadline_s)
             case PeerKind.WORKER, Subscribe() if frame.epoch != self._spec.address.epoch:
                 message = f"here is {self._spec.address}"

@@ -37,7 +37,7 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
             )
         except (ManifestError, StoreError) as error:
             raise BadSpec(str(error)) from error
-        identity = cache_identity(manifest, model)
+        identity = cache_identity(manifest, model, spec.device)
         try:
             engine = Engine(model, spec.engine, identity)
         except ArenaError as error:

@@ -86,7 +86,7 @@ class Worker:
             self._finish(EXIT_DRAINED)
             return
         self.state = WorkerState.DRAINING
-        self._drain = asyncio.create_task(self._drained(deadline_s))
+        self._drain = asyncio.create_task(self._guard("drain", self._drained(deadline_s)))
         self.listener.announce()
 
     async def _drained(self, deadline_s: float) -> None:

@@ -13,10 +13,12 @@ class Deadlines:
     """Either side: the first frame after a connection stands."""
     early_subscribe_s: float = 30.0
     """Prefill: a `Subscribe` without its `Prefill`."""
-    subscribe_s: float = 10.0
-    """Prefill: a request that could start, without the decode worker's `Subscribe`."""
-    credit_s: float = 10.0
-    """Prefill: the answer to `Reserve`."""
+    subscribe_s: float = 12.0
+    """Prefill: a request that could start, without the decode worker's `Subscribe` (which may have to dial first)."""
+    credit_s: float = 35.0
+    """Prefill: the answer to `Reserve`, for which the decode worker asks its engine: longer than `engine_s`."""
+    turn_s: float = 1.0
+    """Prefill: a request that could start, and waits for either, lets others go first after this."""
     progress_s: float = 120.0
     """Decode: the next frame of a request that holds credit. Prefill may be busy with chunks of other prompts."""
     release_s: float = 30.0
@@ -29,6 +31,15 @@ class Deadlines:
     link_silence_s: float = 10.0
     """Either side: a link on which nothing arrives is closed."""
     retry_credit_s: float = 0.1
-    """What decode asks prefill to wait after `NoCredit`."""
+    """What decode asks prefill to wait after the first `NoCredit`; twice as long after each further one."""
+    retry_credit_most_s: float = 1.0
     sweep_s: float = 0.2
     """How often the deadlines above are looked at."""
+
+    def __post_init__(self) -> None:
+        if self.credit_s <= self.engine_s:
+            raise ValueError(f"credit_s {self.credit_s} ends before the engine's answer, engine_s {self.engine_s}")
+
+    def retry_credit_after(self, refusals: int) -> float:
+        """Seconds to wait after the `refusals`-th `NoCredit` of a request."""
+        return min(self.retry_credit_s * 2.0 ** min(refusals - 1, 30), self.retry_credit_most_s)

@@ -9,7 +9,9 @@ Two owners: once blocks were announced the decode worker may be reading them, so
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -32,19 +34,19 @@ from workers.protocol import (
 from workers.transfer.base import EngineCalls, FrameSink, RequestOwner
 from workers.transfer.deadlines import Deadlines
 
+logger = logging.getLogger(__name__)
+
 MAX_EARLY = 4096
 """Subscriptions kept for requests that have not arrived."""
 
 
 class HoldPhase(enum.StrEnum):
     QUEUED = "queued"
-    """In the engine's queue; its deadline is the request's, kept by the engine."""
+    """In the engine's queue, perhaps deferred there; its deadline is the request's, kept by the engine."""
     SUBSCRIBER = "subscriber"
     """Could start, the decode worker has not subscribed."""
     CREDIT = "credit"
     """`Reserve` sent."""
-    RETRY = "retry"
-    """No room on the decode side; `Reserve` is sent again in a moment."""
     FILLING = "filling"
     """Prefill runs, blocks are announced."""
     RELEASE = "release"
@@ -60,6 +62,8 @@ class Hold:
     phase: HoldPhase = HoldPhase.QUEUED
     until: float = float("inf")
     """Monotonic end of the phase."""
+    turn_until: float = float("inf")
+    """SUBSCRIBER and CREDIT: when it stops keeping others from starting; inf once it did."""
     link: FrameSink | None = None
     have_blocks: int = 0
     announced: bool = False
@@ -132,13 +136,16 @@ class Holder:
         hold.have_blocks = frame.have_blocks
         self._enter(hold, HoldPhase.FILLING, None)
         request_id = hold.request_id
-        self.engine.post(lambda engine: engine.grant(request_id))
+        granted = self.engine.call(lambda engine: engine.grant(request_id))
+        granted.add_done_callback(lambda done: self._granted(hold, done))
 
     def not_credited(self, link: FrameSink, frame: NoCredit) -> None:
         hold = self._of(link, frame.request_id)
         if hold is not None and hold.phase is HoldPhase.CREDIT:
-            # The wait as a whole ends with the request's deadline, which the engine keeps.
-            self._enter(hold, HoldPhase.RETRY, max(0.01, min(frame.retry_after_s, 5.0)))
+            # Back into the engine's queue: it may ask again then, and others start meanwhile. The wait as a whole ends
+            # with the request's deadline, which the engine keeps.
+            self._enter(hold, HoldPhase.QUEUED, None)
+            self._defer(hold, time.monotonic() + max(0.01, min(frame.retry_after_s, 5.0)))
 
     def released(self, link: FrameSink, frame: Release) -> None:
         hold = self._of(link, frame.request_id)
@@ -167,6 +174,7 @@ class Holder:
         hold = self.holds.get(request_id)
         if hold is None or hold.phase is not HoldPhase.QUEUED:
             return
+        hold.turn_until = time.monotonic() + self.deadlines.turn_s
         if hold.link is None:
             self._enter(hold, HoldPhase.SUBSCRIBER, self.deadlines.subscribe_s)
         else:
@@ -218,10 +226,12 @@ class Holder:
             early.link.send(
                 Abort(request_id=request_id, code=ErrorCode.DEADLINE, message="its prefill request never arrived")
             )
+        for hold in self.holds.values():
+            if hold.turn_until <= now and hold.phase in (HoldPhase.SUBSCRIBER, HoldPhase.CREDIT):
+                hold.turn_until = float("inf")
+                self._defer(hold, float("inf"))
         for hold in [hold for hold in self.holds.values() if hold.until <= now]:
             match hold.phase:
-                case HoldPhase.RETRY:
-                    self._ask(hold)
                 case HoldPhase.ABORTING:
                     self._free(hold, *(hold.failure or (ErrorCode.DEADLINE, "the decode worker did not answer")))
                 case HoldPhase.SUBSCRIBER:
@@ -248,13 +258,29 @@ class Holder:
             link.send(Abort(request_id=hold.request_id, code=ErrorCode.INVALID, message=f"meant for {hold.decode}"))
             return
         hold.link = link
-        if hold.phase is HoldPhase.SUBSCRIBER:
+        if hold.phase is not HoldPhase.SUBSCRIBER:
+            return
+        if hold.turn_until < float("inf"):
             self._ask(hold)
+        else:  # its turn went to others
+            self._enter(hold, HoldPhase.QUEUED, None)
+            self._defer(hold, time.monotonic())
 
     def _ask(self, hold: Hold) -> None:
         assert hold.link is not None
         self._enter(hold, HoldPhase.CREDIT, self.deadlines.credit_s)
         hold.link.send(Reserve(request_id=hold.request_id))
+
+    def _defer(self, hold: Hold, until: float) -> None:
+        request_id = hold.request_id
+        self.engine.post(lambda engine: engine.defer(request_id, until))
+
+    def _granted(self, hold: Hold, done: asyncio.Future[None]) -> None:
+        """A fault of the engine's ends the request that met it."""
+        if not done.cancelled() and (error := done.exception()) is not None:
+            logger.error("grant failed", exc_info=error)
+            if self.holds.get(hold.request_id) is hold:
+                self._give_up(hold, ErrorCode.INTERNAL, f"the engine could not start it: {error}")
 
     def _enter(self, hold: Hold, phase: HoldPhase, seconds: float | None) -> None:
         hold.phase = phase

@@ -38,6 +38,8 @@ class PullState:
     link: FrameSink | None = None
     source: BlockSource | None = None
     reservation: Reservation | None = None
+    refusals: int = 0
+    """How often the engine had no room."""
     pending: deque[Announced] = field(default_factory=deque)
     filled: set[int] = field(default_factory=set)
     state: StateReady | None = None

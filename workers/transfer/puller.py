@@ -98,7 +98,7 @@ class Puller:
             link.send(Abort(request_id=frame.request_id, code=ErrorCode.CANCELLED, message="no longer wanted"))
         elif pull.phase is PullPhase.QUEUED:
             pull.phase = PullPhase.RESERVING
-            self._spawn(self._reserve(pull, link))
+            self._spawn(pull, self._reserve(pull, link))
 
     async def _reserve(self, pull: PullState, link: FrameSink) -> None:
         request = pull.request
@@ -121,9 +121,9 @@ class Puller:
     def _no_credit(self, pull: PullState, link: FrameSink, reason: str) -> None:
         if pull.failure is None:
             pull.phase, pull.until = PullPhase.QUEUED, pull.request.deadline
-            link.send(
-                NoCredit(request_id=pull.request.request_id, reason=reason, retry_after_s=self.deadlines.retry_credit_s)
-            )
+            pull.refusals += 1
+            wait = self.deadlines.retry_credit_after(pull.refusals)
+            link.send(NoCredit(request_id=pull.request.request_id, reason=reason, retry_after_s=wait))
 
     def _credit(self, pull: PullState, link: FrameSink, reservation: Reservation) -> None:
         pull.reservation = reservation
@@ -202,7 +202,7 @@ class Puller:
             self._end(pull)
         elif pull.pending:
             pull.copying = True
-            self._spawn(self._copy(pull))
+            self._spawn(pull, self._copy(pull))
         elif pull.state is not None:
             if len(pull.filled) == pull.blocks_needed:
                 self._activate(pull, pull.state)
@@ -238,10 +238,19 @@ class Puller:
         if state.finish is not None:
             self._discard(request_id)
         else:
-            self.engine.post(lambda engine: engine.activate(request_id, state.first_token, sections))
+            activated = self.engine.call(lambda engine: engine.activate(request_id, state.first_token, sections))
+            activated.add_done_callback(lambda done: self._activated(request_id, done))
         assert pull.link is not None
         pull.link.send(Release(request_id=request_id))
         self.owner.transfer_done(request_id, seconds=time.monotonic() - pull.state_at, ended=state.finish is not None)
+
+    def _activated(self, request_id: RequestId, done: asyncio.Future[None]) -> None:
+        """The pull is over; where the engine does not take what came, so is the request."""
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.counters.faults += 1
+            logger.error("activate failed", exc_info=error)
+            self._discard(request_id)
+            self.owner.transfer_failed(request_id, ErrorCode.INTERNAL, f"the engine did not take it over: {error}")
 
     def _fail(self, pull: PullState, code: ErrorCode, message: str) -> None:
         if pull.failure is None:
@@ -258,7 +267,7 @@ class Puller:
             return
         assert pull.failure is not None
         code, message = pull.failure
-        if pull.reservation is not None or pull.phase is PullPhase.RESERVING:
+        if pull.reservation is not None or pull.phase is PullPhase.RESERVING or pull.refusals:
             self._discard(request_id)
         if pull.link is not None:
             pull.link.send(Abort(request_id=request_id, code=code, message=message))
@@ -267,14 +276,22 @@ class Puller:
     def _discard(self, request_id: RequestId) -> None:
         self.engine.post(lambda engine: engine.cancel(request_id))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, pull: PullState, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._reap)
+        task.add_done_callback(lambda done: self._reap(pull, done))
 
-    def _reap(self, task: asyncio.Task[None]) -> None:
-        """A fault of ours must be seen; its pull ends by the deadline of its phase."""
+    def _reap(self, pull: PullState, task: asyncio.Task[None]) -> None:
+        """A fault of ours must be seen, and ends its pull: nothing is being copied any more."""
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.counters.faults += 1
-            logger.error("pull task failed", exc_info=error)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self.counters.faults += 1
+        pull.copying = False
+        logger.error("pull task failed", exc_info=error)
+        if self.pulls.get(pull.request.request_id) is not pull:
+            return  # over already; its id may be another's
+        if pull.failure is None:
+            self._fail(pull, ErrorCode.INTERNAL, f"the transfer failed: {error}")
+        else:
+            self._advance(pull)

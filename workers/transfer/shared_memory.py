@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import mmap
 import os
 import socket
@@ -60,21 +61,20 @@ class SharedMemory(Transport):
             raise PeerUnreachable(f"{endpoint} is on another host: only shared memory is implemented so far")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
+        received: list[int] = []
         try:
             loop = asyncio.get_running_loop()
             await loop.sock_connect(connection, address)
             await loop.sock_sendall(connection, protocol.encode(hello))
-            welcome, _ = await _receive(connection)
+            welcome = await _receive(connection, received)
             if isinstance(welcome, Refused):
                 raise PeerUnreachable(f"{endpoint} refused: {welcome.code}: {welcome.message}")
             if not isinstance(welcome, Welcome):
                 raise PeerUnreachable(f"{endpoint} greeted with {type(welcome).__name__}")
-            offer, descriptor = await _receive(connection)
-            if not isinstance(offer, ArenaOffer) or descriptor is None:
-                if descriptor is not None:
-                    os.close(descriptor)
+            offer = await _receive(connection, received)
+            if not isinstance(offer, ArenaOffer) or not received:
                 raise PeerUnreachable(f"{endpoint} offered no arena ({type(offer).__name__})")
-            source = MappedArena(offer, descriptor, self._copier)
+            source = MappedArena(offer, received[0], self._copier)
             reader, writer = await asyncio.open_unix_connection(sock=connection)
         except (OSError, protocol.ProtocolError) as error:
             connection.close()
@@ -82,6 +82,9 @@ class SharedMemory(Transport):
         except BaseException:
             connection.close()
             raise
+        finally:  # whatever came, also where the greeting ran out of time half-way; a mapping needs no descriptor
+            for descriptor in received:
+                os.close(descriptor)
         return Dialled(reader, writer, welcome, source)
 
     def close(self) -> None:
@@ -92,13 +95,13 @@ class MappedArena(BlockSource):
     """The peer's arena, mapped. It outlives its owner: what was announced can still be copied after its death."""
 
     def __init__(self, offer: ArenaOffer, descriptor: int, copier: ThreadPoolExecutor) -> None:
+        """`descriptor` stays the caller's."""
         size = offer.header_bytes + offer.blocks_total * offer.block_bytes
-        try:
-            if os.fstat(descriptor).st_size < size or offer.header_bytes < 8 * offer.blocks_total:
-                raise PeerUnreachable("the offered arena is smaller than its description")
-            mapped = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
+        if os.fstat(descriptor).st_size < size or offer.header_bytes < 8 * offer.blocks_total:
+            raise PeerUnreachable("the offered arena is smaller than its description")
+        if not _keeps_its_size(descriptor):
+            raise PeerUnreachable("the offered arena could shrink under its readers: it is not sealed")
+        mapped = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
         whole = np.frombuffer(mapped, dtype=np.uint8)
         self.block_bytes = offer.block_bytes
         self._generations = whole[: 8 * offer.blocks_total].view("<u8")
@@ -123,31 +126,37 @@ class MappedArena(BlockSource):
         """The mapping goes with the last copy that uses it."""
 
 
-async def _receive(connection: socket.socket) -> tuple[Frame, int | None]:
-    """The next frame and the descriptor that rode on it. Reads not one byte more: the stream goes on elsewhere."""
-    head, descriptor = await _receive_exactly(connection, _LENGTH.size)
+def _keeps_its_size(descriptor: int) -> bool:
+    """Reading a mapped page past the end of its file would end the process. Systems without seals cannot say."""
+    if not hasattr(fcntl, "F_GET_SEALS"):
+        return True
+    return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+
+
+async def _receive(connection: socket.socket, received: list[int]) -> Frame:
+    """The next frame; descriptors that ride on it are appended to `received`, whose owner closes them whatever
+    happens. Reads not one byte more: the stream goes on elsewhere.
+    """
+    head = await _receive_exactly(connection, _LENGTH.size, received)
     (length,) = _LENGTH.unpack(head)
     if length > protocol.MAX_FRAME_BYTES:
         raise protocol.ProtocolError(f"frame of {length} bytes is over the limit")
-    body, later = await _receive_exactly(connection, length)
-    return protocol.decode(body), descriptor if descriptor is not None else later
+    return protocol.decode(await _receive_exactly(connection, length, received))
 
 
-async def _receive_exactly(connection: socket.socket, count: int) -> tuple[bytes, int | None]:
+async def _receive_exactly(connection: socket.socket, count: int, received: list[int]) -> bytes:
     data = bytearray()
-    descriptor: int | None = None
     while len(data) < count:
         try:
             chunk, descriptors, _flags, _ = socket.recv_fds(connection, count - len(data), 1)
         except BlockingIOError:
             await _readable(connection)
             continue
-        if descriptors:
-            descriptor = descriptors[0]
+        received.extend(descriptors)
         if not chunk:
             raise protocol.ProtocolError("the peer closed while greeting")
         data += chunk
-    return bytes(data), descriptor
+    return bytes(data)
 
 
 async def _readable(connection: socket.socket) -> None:

@@ -12,6 +12,7 @@ from tests.workers.engine.factories import (
     tiny_llama,
     transfer,
 )
+from workers.engine import sequence as sequence_module
 from workers.engine.api import EngineBusy, RequestRefused
 from workers.engine.engine import Engine
 from workers.protocol import ErrorCode, Finish
@@ -336,6 +337,83 @@ def test_logits_that_are_not_finite_end_the_request_and_nothing_else() -> None:
     assert outcome.failed[bad.request_id].code is ErrorCode.INTERNAL
     model.weights.norm.fill_(1.0)
     assert generate(engine, make_request(some_tokens(5))) == alone(some_tokens(5))
+
+
+def test_what_came_before_logits_that_are_not_finite_is_not_reused() -> None:
+    model = tiny_llama()
+    engine = make_engine(model, max_batch_tokens=8)
+    prompt = some_tokens(30)
+    engine.submit(bad := make_request(prompt))
+    engine.step()
+    model.weights.layers[0].attention_norm.fill_(float("nan"))  # from the second chunk on: rows of NaN
+    assert run_to_end(engine).failed[bad.request_id].code is ErrorCode.INTERNAL
+    assert engine.stats().blocks_cached == 0
+    model.weights.layers[0].attention_norm.fill_(1.0)
+    engine.submit(good := make_request(prompt))
+    outcome = run_to_end(engine)
+    assert outcome.scheduled[good.request_id].pool_hit_tokens == 0
+    assert outcome.tokens[good.request_id] == alone(prompt)
+
+
+def test_a_refused_request_asks_again_after_its_time_and_others_go_first() -> None:
+    now = [0.0]
+    engine = make_engine(clock=lambda: now[0])
+    engine.submit(make_request(some_tokens(20), request_id="x"), hold=True)
+    assert engine.step().wants_credit == ["x"]
+    engine.defer("x", 3.0)  # type: ignore[arg-type]
+    assert engine.step().wants_credit == []
+    assert not engine.has_work()
+    now[0] = 3.0
+    assert engine.has_work()
+    assert engine.step().wants_credit == ["x"]
+    assert not engine.has_work()
+    engine.grant("x")  # type: ignore[arg-type]
+    engine.defer("x", 9.0)  # type: ignore[arg-type]
+    assert engine.step().prefilled
+
+
+def test_the_prompt_of_a_request_without_room_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+    real = sequence_module.block_hash
+    monkeypatch.setattr(sequence_module, "block_hash", lambda parent, tokens: hashed.append(1) or real(parent, tokens))
+    engine = make_engine(pool_blocks=16, max_running=2)
+    engine.reserve(make_request(some_tokens(40), request_id="first", max_tokens=9))
+    hashed.clear()
+    second = make_request(some_tokens(40, seed=1), max_tokens=9)
+    assert [engine.reserve(second) for _ in range(3)] == [None] * 3
+    assert len(hashed) == 10
+    engine.reserve(make_request(some_tokens(4), request_id="third", max_tokens=1))
+    hashed.clear()
+    assert engine.reserve(make_request(some_tokens(40, seed=2), max_tokens=9)) is None
+    assert not hashed, "two are running: nothing is hashed"
+    engine.cancel("first")  # type: ignore[arg-type]
+    assert engine.reserve(second) is not None
+    assert not hashed
+    engine.cancel(second.request_id)
+    engine.check_conservation()
+
+
+def test_a_refused_request_of_the_same_name_is_another() -> None:
+    engine = make_engine(pool_blocks=16)
+    engine.reserve(make_request(some_tokens(40), request_id="first", max_tokens=9))
+    assert engine.reserve(make_request(some_tokens(40, seed=1), request_id="x", max_tokens=9)) is None
+    reservation = engine.reserve(make_request(some_tokens(5), request_id="x", max_tokens=1))
+    assert reservation is not None
+    assert len(reservation.slots) == 2
+
+
+@pytest.mark.parametrize(
+    ("sampling", "finish"), [({"max_tokens": 1}, Finish.LENGTH), ({"stop_token_ids": (3,)}, Finish.STOP)]
+)
+def test_a_first_token_that_is_the_last_here_ends_the_request(sampling: dict[str, object], finish: Finish) -> None:
+    engine = make_engine()
+    assert engine.reserve(make_request(some_tokens(20), request_id="x", **sampling))
+    engine.activate("x", 3, [])  # type: ignore[arg-type]
+    assert engine.has_work()
+    (delta,) = engine.step().deltas
+    assert (delta.request_id, delta.index, delta.tokens, delta.finish) == ("x", 1, [], finish)
+    engine.check_conservation()
+    assert (engine.stats().blocks_used, engine.has_work()) == (0, False)
 
 
 def test_batch_invariant_logits_are_equal_to_the_bit() -> None:

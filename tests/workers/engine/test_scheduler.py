@@ -43,7 +43,7 @@ def add(scheduler: Scheduler, *sequences: Sequence) -> None:
 
 def play(scheduler: Scheduler) -> list[Chunk]:
     """One step: admit, pick, and do as the engine would, ending requests at their limit."""
-    scheduler.admit()
+    scheduler.admit(0.0)
     chunks = scheduler.pick()
     for chunk in chunks:
         sequence = chunk.sequence
@@ -108,14 +108,14 @@ def test_the_oldest_prompt_always_moves() -> None:
 def test_smaller_numbers_of_priority_start_first() -> None:
     scheduler = make_scheduler(running=1)
     add(scheduler, make_sequence(4, priority=1, arrived=0.0), urgent := make_sequence(4, priority=0, arrived=1.0))
-    (started, _), *_ = scheduler.admit().started
+    (started, _), *_ = scheduler.admit(0.0).started
     assert started is urgent
 
 
 def test_room_for_prompt_and_output_is_taken_at_the_start() -> None:
     scheduler = make_scheduler(blocks=10)
     add(scheduler, sequence := make_sequence(9, output=8))
-    scheduler.admit()
+    scheduler.admit(0.0)
     # 9 prompt tokens are 3 blocks; of 8 output tokens 7 get rows: 16 rows are 4 blocks.
     assert (len(sequence.slots), sequence.reserved) == (3, 1)
     assert scheduler.pool.available == 6
@@ -124,7 +124,7 @@ def test_room_for_prompt_and_output_is_taken_at_the_start() -> None:
 def test_of_a_long_output_only_the_beginning_is_set_aside() -> None:
     scheduler = make_scheduler(output_reserve=8)
     add(scheduler, sequence := make_sequence(9, output=500))
-    scheduler.admit()
+    scheduler.admit(0.0)
     assert (len(sequence.slots), sequence.reserved) == (3, 1)
 
 
@@ -134,44 +134,44 @@ def test_nothing_starts_while_a_request_is_suspended() -> None:
     play(scheduler)
     scheduler.suspend(first)
     add(scheduler, second := make_sequence(4))
-    assert scheduler.admit().started == []
+    assert scheduler.admit(0.0).started == []
     assert not scheduler.reserve(make_sequence(4))
     scheduler.decode(first)
-    assert [s for s, _ in scheduler.admit().started] == [second]
+    assert [s for s, _ in scheduler.admit(0.0).started] == [second]
 
 
 def test_one_without_room_lets_smaller_ones_pass_but_not_for_ever() -> None:
     scheduler = make_scheduler(blocks=12)
     add(scheduler, holder := make_sequence(8, output=25))
-    scheduler.admit()
+    scheduler.admit(0.0)
     add(scheduler, big := make_sequence(40, output=8, arrived=1.0))
     for number in range(PATIENCE):
         add(scheduler, small := make_sequence(2, output=1, arrived=2.0 + number))
-        assert [s for s, _ in scheduler.admit().started] == [small]
+        assert [s for s, _ in scheduler.admit(0.0).started] == [small]
         end(scheduler, small)
     add(scheduler, make_sequence(2, output=1, arrived=1000.0))
-    assert scheduler.admit().started == []
+    assert scheduler.admit(0.0).started == []
     end(scheduler, holder)
-    assert [s for s, _ in scheduler.admit().started] == [big]
+    assert [s for s, _ in scheduler.admit(0.0).started] == [big]
 
 
 def test_few_long_prompts_at_a_time() -> None:
     scheduler = make_scheduler(blocks=1000)
     add(scheduler, *(make_sequence(100, arrived=n) for n in range(MAX_PREFILLS + 2)))
-    assert len(scheduler.admit().started) == MAX_PREFILLS
+    assert len(scheduler.admit(0.0).started) == MAX_PREFILLS
     add(scheduler, short := make_sequence(3, arrived=99.0))
-    assert [s for s, _ in scheduler.admit().started] == [short]
+    assert [s for s, _ in scheduler.admit(0.0).started] == [short]
 
 
 def test_credit_is_asked_for_once_and_only_when_the_request_could_start() -> None:
     scheduler = make_scheduler(blocks=10)
     one, two = make_sequence(24, hold=True, arrived=0.0), make_sequence(24, hold=True, arrived=1.0, seed=1)
     add(scheduler, one, two)
-    assert scheduler.admit().asking == [one]
-    assert scheduler.admit().asking == []
+    assert scheduler.admit(0.0).asking == [one]
+    assert scheduler.admit(0.0).asking == []
     assert scheduler.pool.used == 0
     one.phase = Phase.GRANTED
-    assert [s for s, _ in scheduler.admit().started] == [one]
+    assert [s for s, _ in scheduler.admit(0.0).started] == [one]
     assert one.reserved == 0
 
 
@@ -179,9 +179,57 @@ def test_one_that_waits_for_credit_does_not_block_the_next() -> None:
     scheduler = make_scheduler()
     one, two = make_sequence(8, hold=True, arrived=0.0), make_sequence(8, hold=True, arrived=1.0)
     add(scheduler, one)
-    scheduler.admit()
+    scheduler.admit(0.0)
     add(scheduler, two)
-    assert scheduler.admit().asking == [two]
+    assert scheduler.admit(0.0).asking == [two]
+
+
+def test_one_that_is_refused_credit_gives_its_turn_to_the_next() -> None:
+    scheduler = make_scheduler(blocks=1000, budget=32)
+    refused = [make_sequence(100, hold=True, arrived=float(n), seed=n) for n in range(MAX_PREFILLS)]
+    add(scheduler, *refused, behind := make_sequence(100, hold=True, arrived=99.0, seed=99))
+    assert scheduler.admit(0.0).asking == refused
+    for sequence in refused:
+        scheduler.defer(sequence, 5.0)
+    assert scheduler.next_turn(0.0) == 5.0
+    assert scheduler.admit(1.0).asking == [behind]
+    scheduler.defer(behind, float("inf"))
+    assert scheduler.admit(5.0).asking == refused
+    assert scheduler.next_turn(5.0) == float("inf")
+
+
+def test_a_deferred_request_promises_no_blocks() -> None:
+    scheduler = make_scheduler(blocks=10)
+    one, two = make_sequence(24, hold=True, arrived=0.0), make_sequence(24, hold=True, arrived=1.0, seed=1)
+    add(scheduler, one, two)
+    assert scheduler.admit(0.0).asking == [one]
+    scheduler.defer(one, 9.0)
+    assert scheduler.admit(0.0).asking == [two]
+
+
+def test_credit_that_comes_after_all_counts() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, one := make_sequence(8, hold=True))
+    scheduler.admit(0.0)
+    scheduler.defer(one, float("inf"))
+    one.phase = Phase.GRANTED
+    scheduler.defer(one, float("inf"))
+    assert [s for s, _ in scheduler.admit(0.0).started] == [one]
+
+
+def test_what_is_known_of_a_prefix_follows_the_pool() -> None:
+    scheduler = make_scheduler(blocks=12)
+    waiting = make_sequence(17)
+    assert scheduler.hits(waiting) == []
+    add(scheduler, first := make_sequence(17, output=1))
+    scheduler.admit(0.0)
+    for index, block in enumerate(first.chain[:3]):
+        scheduler.pool.publish(first.slots[index], block)
+    assert scheduler.hits(waiting) == first.slots[:3]
+    scheduler.pool.publish(first.slots[3], first.chain[3])
+    assert scheduler.hits(waiting) == first.slots[:4]
+    scheduler.pool.unpublish(first.slots[1:2])
+    assert scheduler.hits(waiting) == first.slots[:1]
 
 
 @settings(max_examples=60, deadline=None)

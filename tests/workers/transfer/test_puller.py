@@ -11,7 +11,7 @@ import pytest
 
 from tests.workers.engine.factories import make_request
 from workers.engine.api import Reservation
-from workers.protocol import Abort, Credit, ErrorCode, Frame, RequestId, Reserve
+from workers.protocol import Abort, BlocksReady, Credit, ErrorCode, Frame, NoCredit, RequestId, Reserve, StateReady
 from workers.transfer.deadlines import Deadlines
 from workers.transfer.puller import Puller
 
@@ -26,6 +26,7 @@ class Recorder:
     answers: list[asyncio.Future[Any]] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     told: list[ErrorCode] = field(default_factory=list)
+    done: list[RequestId] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def call(self, function: Callable[[Any], Any]) -> asyncio.Future[Any]:
@@ -39,6 +40,9 @@ class Recorder:
     def reserve(self, request: object) -> None:
         self.calls.append("reserve")
 
+    def activate(self, request_id: RequestId, first_token: int, sections: object) -> None:
+        self.calls.append("activate")
+
     def cancel(self, request_id: RequestId) -> None:
         self.calls.append("cancel")
 
@@ -50,7 +54,7 @@ class Recorder:
         self.over.set()
 
     def transfer_done(self, request_id: RequestId, *, seconds: float, ended: bool) -> None:
-        raise AssertionError("nothing was transferred")
+        self.done.append(request_id)
 
 
 @dataclass
@@ -65,8 +69,14 @@ class Stage:
         self.puller.reserve(self.recorder, Reserve(request_id=NAME))
         await asyncio.sleep(0)
 
-    async def answer(self, number: int) -> None:
-        self.recorder.answers[number].set_result(Reservation(have_blocks=0, slots=[0, 1]))
+    async def answer(self, number: int, *, have_blocks: int = 0) -> None:
+        await self.settle(number, Reservation(have_blocks=have_blocks, slots=[0, 1]))
+
+    async def settle(self, number: int, result: Reservation | Exception | None) -> None:
+        if isinstance(result, Exception):
+            self.recorder.answers[number].set_exception(result)
+        else:
+            self.recorder.answers[number].set_result(result)
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -104,3 +114,49 @@ async def test_an_engine_that_does_not_answer_in_time_owes_the_room(stage: Stage
     await asyncio.wait_for(stage.recorder.over.wait(), 20)
     assert stage.recorder.calls == ["reserve", "cancel"]
     assert stage.recorder.told == [ErrorCode.INTERNAL]
+
+
+async def test_each_refusal_asks_for_more_patience_and_the_engine_forgets_at_the_end(stage: Stage) -> None:
+    await stage.ask_for_room()
+    for number in range(6):
+        await stage.settle(number, None)
+        stage.puller.reserve(stage.recorder, Reserve(request_id=NAME))
+        await asyncio.sleep(0)
+    await stage.settle(6, None)
+    waits = [frame.retry_after_s for frame in stage.recorder.frames if isinstance(frame, NoCredit)]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    stage.puller.cancel(NAME)
+    assert stage.recorder.calls[-1] == "cancel"
+
+
+async def test_a_fault_while_room_is_made_fails_the_pull_at_once(stage: Stage) -> None:
+    await stage.ask_for_room()
+    await stage.settle(0, RuntimeError("a fault of ours"))
+    assert stage.recorder.told == [ErrorCode.INTERNAL]
+    assert stage.recorder.calls == ["reserve", "cancel"]
+    assert (stage.puller.pulls, stage.puller.counters.faults) == ({}, 1)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_fault_while_copying_ends_the_pull(stage: Stage, cancelled: bool) -> None:
+    await stage.ask_for_room()
+    await stage.answer(0)  # there is no source to copy from: the copy meets an error nobody expects
+    stage.puller.blocks_ready(stage.recorder, BlocksReady(request_id=NAME, first=0, slots=[0], generations=[0]))
+    if cancelled:
+        stage.puller.cancel(NAME)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert stage.recorder.told == [ErrorCode.CANCELLED if cancelled else ErrorCode.INTERNAL]
+    assert stage.recorder.calls == ["reserve", "cancel"]
+    assert stage.puller.pulls == {}
+
+
+async def test_an_engine_that_does_not_take_over_fails_the_request(stage: Stage) -> None:
+    await stage.ask_for_room()
+    await stage.answer(0, have_blocks=2)
+    stage.puller.state_ready(stage.recorder, StateReady(request_id=NAME, first_token=1, sections=[]))
+    assert stage.recorder.calls == ["reserve", "activate"]
+    assert stage.recorder.done == [NAME]
+    await stage.settle(1, ValueError("sections nobody knows"))
+    assert stage.recorder.told == [ErrorCode.INTERNAL]
+    assert stage.recorder.calls == ["reserve", "activate", "cancel"]

@@ -1,10 +1,14 @@
 """Attention over the window and the chosen latents (V4.1 specification, section 5.1).
 
-``` ql = rms(wq_a x; q_norm) q  = RoPE((wq_b ql) per head, p) kv = RoPE(rms(wkv x; kv_norm), p)                 # key
-= value, one row per token o  = softmax with sink over window and latents    # scale head_dim^-0.5 o  = RoPE^-1(o, p)
-# undo the rotation that value rows carry y  = wo_b( concat_g( wo_a[g] . o[heads of group g] ) ) ``` The sink joins
-the denominator only. A query sees window rows max(floor, p-W+1)..p and the selected latents; a latent may cover
-positions inside the window.
+    ql = rms(wq_a x; q_norm)
+    q  = RoPE((wq_b ql) per head, p)
+    kv = RoPE(rms(wkv x; kv_norm), p)                 # key = value, one row per token
+    o  = softmax with sink over window and latents    # scale head_dim^-0.5
+    o  = RoPE^-1(o, p)                                # undo the rotation that value rows carry
+    y  = wo_b( concat_g( wo_a[g] . o[heads of group g] ) )
+
+The sink joins the denominator only. A query sees window rows max(floor, p-W+1)..p and the selected latents; a latent
+may cover positions inside the window.
 """
 
 from dataclasses import dataclass

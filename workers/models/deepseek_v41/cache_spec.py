@@ -20,8 +20,8 @@ def row_planes(name: str, channels: int, row_format: RowFormat, dtype: torch.dty
     if row_format is RowFormat.FLOAT:
         return (Plane(name, dtype, (channels,)),)
     return (
-        Plane(name, torch.uint8, (channels // row_format.channels_per_byte,)),
-        Plane(f"{name}_scales", torch.uint8, (channels // row_format.channels_per_scale,)),
+        Plane(name, torch.uint8, (channels // row_format.channels_per_byte,), packing=row_format),
+        Plane(f"{name}_scales", torch.uint8, (channels // row_format.channels_per_scale,), packing=row_format),
     )
 
 
