@@ -21,6 +21,8 @@ class GatewayLimits:
     """Silence after which a stream carries a comment (and a scheduled, non-streaming response a blank line)."""
     deadline_s: float = 600.0
     """From acceptance to the last token."""
+    worker_wait_s: float = 30.0
+    """How long a request waits for a worker that is known and not usable (restarting, loading) before it gets a 503."""
     retry_after_s: float = 1.0
     """What clients are told to wait when nothing can take their request."""
     thread_encode_chars: int = 20_000

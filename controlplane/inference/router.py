@@ -98,6 +98,10 @@ class Router:
         candidates += [connection for connection in connections if connection.address in held]
         return min(candidates, key=cost)
 
+    def expects(self, deployment: str) -> bool:
+        """Whether workers of a deployment are known at all: one that died a moment ago is on its way back."""
+        return any(connection.lease.deployment == deployment for connection in self._connections())
+
     def describe(self, deployment: str) -> str:
         """What the workers of a deployment are doing, for errors and readiness."""
         said = sorted(

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,3 +195,42 @@ async def test_beyond_the_bound_is_503(core: Core, tiny: ChatModel) -> None:
     with pytest.raises(ApiError) as caught:
         desk.ask()
     assert (caught.value.status, caught.value.retry_after_s) == (503, 1.0)
+
+
+async def test_a_request_waits_for_a_worker_that_comes_back(desk: Desk) -> None:
+    """What a client meets after the only decode worker was killed: keep-alives, then its answer."""
+    decode = desk.core.cluster.workers["decode-1"]
+    await decode.stop()
+    await eventually(lambda: not desk.core.router.usable(desk.core.cluster.deployment))
+    desk.core.cluster.scripts = [Script(tokens=desk.tokens("back"))]
+    reply, completion = desk.ask(stream=True)
+    completion.start()
+    assert await completion.next(0.3) is None, "nothing to say yet, and no error"
+    await decode.restart()
+    desk.core.connections["decode-1"].renew(decode.lease)
+    first = await completion.next(10)
+    parts = [part async for part in OwnedStream(completion, stream_events(reply, completion, first))]
+    events = b"".join(parts).decode().split("\n\n")[:-2]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == "back"
+    assert desk.stats.requests == {"stop": 1}
+
+
+async def test_a_worker_that_stays_away_is_503(desk: Desk) -> None:
+    desk.core.limits = replace(desk.core.limits, worker_wait_s=0.3)
+    await desk.core.cluster.workers["decode-1"].stop()
+    await eventually(lambda: not desk.core.router.usable(desk.core.cluster.deployment))
+    _, completion = desk.ask()
+    completion.start()
+    with pytest.raises(ApiError) as caught:
+        await completion.next(10)
+    assert (caught.value.status, caught.value.retry_after_s) == (503, 1.0)
+    assert desk.stats.requests == {"no_workers": 1}
+    assert desk.admission.active == 0
+
+
+async def test_an_unknown_deployment_is_503_at_once(core: Core, tiny: ChatModel) -> None:
+    _, completion = Desk(core, tiny).ask()
+    with pytest.raises(ApiError) as caught:
+        completion.start()
+    assert caught.value.status == 503
