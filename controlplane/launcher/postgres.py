@@ -19,6 +19,7 @@ import warnings
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 import psycopg
 
 from controlplane.launcher.errors import LaunchError
@@ -82,7 +83,11 @@ class EmbeddedPostgres:
             return None
         process = running.process()
         # after a reboot the id in a stale file may be anything: only a postgres on this folder is a foreign one
-        if process is None or str(self.data) not in " ".join(process.cmdline()):
+        try:
+            foreign = process is not None and str(self.data) in " ".join(process.cmdline())
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return None  # it has ended meanwhile, or the id is somebody else's now
+        if not foreign:
             return None
         return pid
 

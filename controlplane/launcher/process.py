@@ -45,7 +45,7 @@ class ProcessRecord:
         """The record of a running process, None when there is none."""
         try:
             return cls(pid, psutil.Process(pid).create_time())
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # what we may not look at is nothing that we started
             return None
 
     def process(self) -> psutil.Process | None:
@@ -55,7 +55,7 @@ class ProcessRecord:
             if abs(process.create_time() - self.create_time) > CREATE_TIME_TOLERANCE_S:
                 return None
             return None if process.status() == psutil.STATUS_ZOMBIE else process
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             return None
 
 
@@ -139,7 +139,7 @@ def send(record: ProcessRecord, signum: signal.Signals) -> None:
     """Signal the process if it still runs."""
     process = record.process()
     if process is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.send_signal(signum)
 
 

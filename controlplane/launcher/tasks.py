@@ -31,7 +31,8 @@ class Tasks:
         log.parent.mkdir(parents=True, exist_ok=True)
         with signals_deferred():
             process = self._start(command)
-        timer = threading.Timer(timeout_s, self._kill, (process.pid,)) if timeout_s is not None else None
+        expired = threading.Event()
+        timer = threading.Timer(timeout_s, self._expire, (process, expired)) if timeout_s is not None else None
         if timer is not None:
             timer.start()
         try:
@@ -46,7 +47,7 @@ class Tasks:
             with self._lock:
                 self._running.discard(process.pid)
             self._registry.remove(command.name)
-        if status == -signal.SIGKILL and timer is not None and timer.finished.is_set() and timeout_s is not None:
+        if expired.is_set() and timeout_s is not None:
             raise subprocess.TimeoutExpired(command.argv, timeout_s)
         if status != 0:
             raise failure(f"{command.name} failed", tail, log)
@@ -69,6 +70,11 @@ class Tasks:
         if record is not None:
             self._registry.add(command.name, record)
         return process
+
+    def _expire(self, process: subprocess.Popen[str], expired: threading.Event) -> None:
+        if process.returncode is None:  # not reaped: the id is still its own
+            expired.set()
+            self._kill(process.pid)
 
     def kill_all(self) -> None:
         with self._lock:

@@ -49,7 +49,7 @@ def create_time(pid: int) -> float:
     """Raises ProcessLookupError where it is gone already."""
     try:
         return psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess as error:
+    except (psutil.NoSuchProcess, psutil.AccessDenied) as error:
         raise ProcessLookupError(f"process {pid} is gone") from error
 
 
@@ -59,7 +59,7 @@ def alive(record: ProcessRecord) -> bool:
         process = psutil.Process(record.pid)
         same = abs(process.create_time() - record.create_time) <= CREATE_TIME_TOLERANCE_S
         return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # what we may not look at is nothing that we started
         return False
 
 

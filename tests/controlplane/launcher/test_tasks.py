@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,4 +50,15 @@ def test_a_task_ends_with_who_waits_for_it(tasks: Tasks, registry: Registry) -> 
     (record,) = seen
     assert record is not None
     assert record.process() is None
+    assert registry.read() == {}
+
+
+def test_a_command_that_was_killed_is_not_one_that_took_too_long(tasks: Tasks) -> None:
+    with pytest.raises(LaunchError):
+        tasks.run(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"), timeout_s=60)
+
+
+def test_a_command_past_its_time_is_ended(tasks: Tasks, registry: Registry) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        tasks.run(python("import time; time.sleep(600)"), timeout_s=0.5)
     assert registry.read() == {}
