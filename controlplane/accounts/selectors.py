@@ -1,4 +1,4 @@
-"""Reads of users, tenants and keys. A raw key comes in here and only records go out."""
+"""Reads of users, tenants and keys. Keys are looked up by their hash; no raw key comes in here or goes out."""
 
 from __future__ import annotations
 
@@ -29,13 +29,8 @@ class KeyRecord:
         return not self.revoked and (self.expires_at is None or self.expires_at > timezone.now())
 
 
-def key_lookup(raw: str) -> KeyRecord | None:
-    """The record of a raw key, usable or not; None for what is no key of ours. One query, none for a malformed key."""
-    digest = keys.digest(raw)
-    return None if digest is None else key_record(digest)
-
-
 def key_record(digest: keys.KeyHash) -> KeyRecord | None:
+    """The key of a hash, usable or not; None for what is no key of ours. One query."""
     key = APIKey.objects.select_related("tenant").filter(key_hash=digest).first()
     if key is None or not hmac.compare_digest(key.key_hash, digest):
         return None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final
 
-from django.db.models import Prefetch, Q, QuerySet
-from django.utils import timezone
+from django.db.models import Prefetch, QuerySet
 
 from controlplane.fleet.errors import UnknownNode
-from controlplane.fleet.models import Deployment, EvictionFreeze, HardwareProfile, Node, Pool, Revision, Worker
+from controlplane.fleet.models import Deployment, EvictionFreeze, Node, Pool, Worker
 from controlplane.fleet.specification import RevisionSpec
 from controlplane.fleet.statuses import Desired
 from workers.protocol import Role
@@ -84,17 +82,6 @@ def deployment_by_name(name: str) -> Deployment | None:
     return deployments().filter(name=name).first()
 
 
-def deployment_by_model(name_or_alias: str) -> Deployment | None:
-    """The deployment that a client's `model` means: its own name first, then an alias, then the model's name."""
-    found = list(
-        Deployment.objects.select_related("revision").filter(
-            Q(name=name_or_alias) | Q(aliases__contains=[name_or_alias]) | Q(model_name=name_or_alias)
-        )
-    )
-    ranked = sorted(found, key=lambda d: (d.name != name_or_alias, name_or_alias not in d.aliases, d.name))
-    return ranked[0] if ranked else None
-
-
 def workers(*, deployment: str | None = None) -> QuerySet[Worker]:
     """By name, with pool, revision, deployment and node loaded (one query)."""
     rows = Worker.objects.select_related("pool__revision__deployment", "node__profile").order_by("name")
@@ -108,18 +95,6 @@ def nodes() -> QuerySet[Node]:
         .prefetch_related(Prefetch("workers", queryset=Worker.objects.select_related("pool").order_by("name")))
         .order_by("name")
     )
-
-
-def live_nodes() -> QuerySet[Node]:
-    return nodes().filter(last_seen__gte=timezone.now() - timedelta(seconds=NODE_LIVE_S))
-
-
-def revisions(deployment: str) -> QuerySet[Revision]:
-    return Revision.objects.filter(deployment__name=deployment).order_by("-number")
-
-
-def hardware_profiles() -> QuerySet[HardwareProfile]:
-    return HardwareProfile.objects.order_by("name")
 
 
 def eviction_freeze() -> EvictionFreeze | None:

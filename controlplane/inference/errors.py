@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from django.http import HttpResponse
 
@@ -137,7 +135,3 @@ def from_worker(code: ErrorCode, message: str, *, retry_after_s: float, deadline
             return ApiError(
                 503, _UNAVAILABLE[code], type="api_error", code=str(code.value), retry_after_s=retry_after_s
             )
-
-
-def log_fields(error: ApiError) -> dict[str, Any]:
-    return {"status": error.status, "code": error.detail.code, "param": error.detail.param}

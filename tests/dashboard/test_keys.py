@@ -5,7 +5,7 @@ import re
 import pytest
 from django.test import Client
 
-from controlplane.accounts import selectors, services
+from controlplane.accounts import keys, selectors, services
 from controlplane.accounts.models import APIKey, Tenant
 from controlplane.accounts.permissions import SYSTEM, Role
 from tests.controlplane.accounts import factories as accounts
@@ -36,7 +36,9 @@ def test_a_new_key_is_shown_once_and_works(administrator: Client) -> None:
     answer = administrator.post("/keys/new", form, headers=PARTIAL)
     [raw] = set(RAW_KEY.findall(answer.content.decode()))
     assert "no-store" in answer["Cache-Control"]
-    record = selectors.key_lookup(raw)
+    digest = keys.digest(raw)
+    assert digest is not None
+    record = selectors.key_record(digest)
     assert record is not None
     assert record.usable
     assert record.expires_at is not None

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from controlplane.accounts.permissions import SYSTEM
 from controlplane.fleet import selectors, services
 from controlplane.fleet.errors import UnknownNode
 from controlplane.fleet.presentation import deployment_json, node_json, worker_json
@@ -62,35 +61,6 @@ def test_reads_cost_the_same_whatever_their_size(size: int, django_assert_num_qu
         selectors.node_prices()
 
 
-def test_what_a_client_calls_a_model() -> None:
-    services.deployment_create(
-        actor=SYSTEM,
-        name="chat",
-        model=factories.model(),
-        prefill_replicas=1,
-        decode_replicas=1,
-        engine=EngineSettings(),
-        aliases=["gpt-4"],
-    )
-    factories.deployment("second")
-
-    def meant(name: str) -> str | None:
-        found = selectors.deployment_by_model(name)
-        return None if found is None else found.name
-
-    assert meant("chat") == "chat"
-    assert meant("gpt-4") == "chat"
-    assert meant("second") == "second"
-    assert meant(factories.MODEL) == "chat"
-    assert meant("nothing") is None
-
-
 def test_prices_of_nodes() -> None:
     factories.node("n1")
     assert selectors.node_prices() == {"n1": NodePrice(micro_usd_per_card_hour=50_000, cards=1)}
-
-
-def test_profiles_to_start_from() -> None:
-    profiles = {profile.name: profile for profile in selectors.hardware_profiles()}
-    assert {"generic-cpu", "h200-8"} <= profiles.keys()
-    assert profiles["h200-8"].cards_per_node == 8
