@@ -1,7 +1,9 @@
 """The inference API's own way through ASGI: bounded bodies, no page middleware, start and stop with the server.
 
 Django's middleware chain enters a thread for each of its synchronous parts and holds one while a view runs. The
-API needs none of it: keys are checked in the view, sessions only where there is no key.
+API needs no middleware: keys are checked in the view, sessions only where there is no key. So no thread is held while a
+request waits or streams; Django's handler enters one briefly at the beginning and the end of each request, for its
+signals (they close old connections), and so does a key that is looked up in the database.
 """
 
 from __future__ import annotations
