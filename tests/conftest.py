@@ -69,6 +69,8 @@ def services() -> Iterator[dict[str, str]]:
     from tests.settings import HOME, POSTGRES, VALKEY
 
     with EmbeddedServices(HOME, postgres=POSTGRES, valkey=VALKEY):
+        if VALKEY.url != os.environ["REDIS_URL"]:  # Django has read it; everything after would fail less plainly
+            pytest.exit("the port that was chosen for Valkey has been taken meanwhile; run the tests again", 3)
         yield {"DATABASE_URL": os.environ["DATABASE_URL"], "REDIS_URL": os.environ["REDIS_URL"]}
 
 
