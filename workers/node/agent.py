@@ -19,6 +19,7 @@ from workers.node.heartbeat import HEARTBEAT_TTL_S, AgentHeartbeat, heartbeat_ke
 from workers.node.records import Records, WantedState
 from workers.node.supervisor import Supervisor
 from workers.node.timing import Timing
+from workers.valkey import async_client
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class NodeAgent:
             node, self.records, valkey_url, self.fleet.report, self.fleet.removed, self.timing, command
         )
         self._valkey_url = valkey_url
-        self._wanted = self.records.read_wanted()
+        self._wanted = self._kept = self.records.read_wanted()
         self._started_at = time.time()
         self._turned_at = time.monotonic()
         self._turns = self._failures = 0
@@ -102,35 +103,48 @@ class NodeAgent:
             except TimeoutError:
                 pass
         heartbeat.cancel()
+        await asyncio.gather(heartbeat, return_exceptions=True)
         self.supervisor.close()
 
     def _wanted_read(self, wanted: WantedState) -> None:
         """On the fleet link's thread."""
         if wanted != self._wanted:
-            self.records.write_wanted(wanted)
             self._wanted = wanted
             logger.info("wanted here: %s", ", ".join(worker.name for worker in wanted.workers) or "nothing")
             self._wake_up()
+        if wanted != self._kept:
+            try:
+                self.records.write_wanted(wanted)
+                self._kept = wanted
+            except OSError as error:  # a full disk must not keep an order to stop from being followed
+                self.fleet.failures += 1
+                logger.error("what is wanted could not be kept, a restart would not know it; trying again: %s", error)
 
     def _wake_up(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake.set)
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._wake.set)
+            except RuntimeError:  # the loop has ended: there is nobody to wake
+                logger.debug("the agent's loop has ended")
 
     async def _heartbeat(self) -> None:
-        valkey = redis.asyncio.from_url(self._valkey_url, socket_timeout=2.0, socket_connect_timeout=2.0)
-        while True:
-            beat = AgentHeartbeat(
-                node=self.node,
-                started_at=self._started_at,
-                loop_age_s=self.age_s,
-                fleet_age_s=time.monotonic() - self.fleet.turned_at,
-                wanted_age_s=None if self.fleet.read_at is None else time.monotonic() - self.fleet.read_at,
-                turns=self._turns,
-                failures=self._failures + self.supervisor.faults + self.fleet.failures,
-                workers=self.supervisor.running,
-            )
-            try:
-                await valkey.set(heartbeat_key(self.node), msgspec.msgpack.encode(beat), ex=HEARTBEAT_TTL_S)
-            except (RedisError, OSError) as error:
-                logger.debug("no heartbeat: %s", error)
-            await asyncio.sleep(self.timing.heartbeat_s)
+        async with async_client(self._valkey_url) as valkey:
+            while True:
+                await self._beat(valkey)
+                await asyncio.sleep(self.timing.heartbeat_s)
+
+    async def _beat(self, valkey: redis.asyncio.Redis) -> None:
+        beat = AgentHeartbeat(
+            node=self.node,
+            started_at=self._started_at,
+            loop_age_s=self.age_s,
+            fleet_age_s=time.monotonic() - self.fleet.turned_at,
+            wanted_age_s=None if self.fleet.read_at is None else time.monotonic() - self.fleet.read_at,
+            turns=self._turns,
+            failures=self._failures + self.supervisor.faults + self.fleet.failures,
+            workers=self.supervisor.running,
+        )
+        try:
+            await valkey.set(heartbeat_key(self.node), msgspec.msgpack.encode(beat), ex=HEARTBEAT_TTL_S)
+        except (RedisError, OSError) as error:
+            logger.debug("no heartbeat: %s", error)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from django.db import DatabaseError, InterfaceError, close_old_connections, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connections
 
 from controlplane.fleet import selectors, services
 from controlplane.fleet.errors import UnknownNode
@@ -120,7 +120,15 @@ class FleetLink:
             self.read_at = time.monotonic()
             self._changed(wanted)
         for name in list(self._outgoing):
-            self._write(name)
+            try:
+                self._write(name)
+            except (OperationalError, InterfaceError):
+                with self._lock:  # should it be this one's fault alone, the others come first the next time
+                    self._outgoing[name] = self._outgoing.pop(name)
+                raise  # the database is away: so it is for the others
+            except Exception:  # one that cannot be written must not hold up those behind it
+                self.failures += 1
+                logger.exception("the report of %s could not be written", name)
 
     def _read_wanted(self) -> WantedState | None:
         try:

@@ -81,7 +81,7 @@ class Supervisor:
             managed = self.workers.setdefault(name, Managed(name))
             managed.record, managed.restarts, managed.known_since = record, record.restarts, time.time()
             managed.probe = Probe(Address(worker=name, epoch=record.epoch), record.endpoint, self.node)
-            self.records.write_process(name, record)
+            self._keep(name, record)
             logger.info("adopted %s, epoch %d, process %d", name, record.epoch, record.pid)
 
     def turn(self, state: WantedState) -> None:
@@ -121,6 +121,14 @@ class Supervisor:
         return sum(managed.record is not None for managed in self.workers.values())
 
     # --- one worker ------------------------------------------------------------------------------------------
+
+    def _keep(self, name: str, record: ProcessRecord) -> None:
+        """On disk, for an agent after this one. A full disk is no reason to look after the process any less."""
+        try:
+            self.records.write_process(name, record)
+        except OSError as error:
+            self.faults += 1
+            logger.error("the record of %s could not be written: %s", name, error)
 
     def _turn(self, managed: Managed, *, stopping: bool, threads: int) -> None:
         record = managed.record
@@ -248,7 +256,7 @@ class Supervisor:
             if record.draining_since is None:
                 processes.send(record, signal.SIGTERM)
                 record.draining_since = time.time()
-                self.records.write_process(managed.name, record)
+                self._keep(managed.name, record)
                 logger.info("draining %s, epoch %d, %.0f s at most", managed.name, record.epoch, allowed)
             begun = now - max(0.0, time.time() - record.draining_since)  # perhaps by the agent before this one
             until = begun + allowed + (0.0 if stopping else timing.drain_grace_s)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -133,3 +135,39 @@ def test_a_turn_that_fails_is_counted_and_the_loop_goes_on(agent: NodeAgent, mon
     eventually(lambda: agent._failures > 2)
     monkeypatch.undo()
     deployed()
+
+
+def test_an_order_to_stop_is_followed_with_a_full_disk(agent: NodeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployed()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(agent.records), "write_wanted", full)
+        services.node_stop_all(actor=SYSTEM, node=NODE, reason="test")
+        agent.nudge()
+        eventually(lambda: set(states().values()) == {WorkerStatus.STOPPED})
+        assert running_pids(home()) == []
+        assert not agent.records.read_wanted().stopping
+    eventually(lambda: agent.records.read_wanted().stopping)
+
+
+def test_a_report_that_cannot_be_written_holds_up_no_other(agent: NodeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = services.worker_observed
+    bad: list[str] = []
+
+    def refuse_one(**report: Any) -> None:
+        if not bad:
+            bad.append(report["worker_name"])
+        if report["worker_name"] in bad:
+            raise ValueError("told to")
+        observed(**report)
+
+    monkeypatch.setattr(services, "worker_observed", refuse_one)
+    factories.model()
+    factories.deployment()
+    services.reconcile()
+    eventually(lambda: list(states().values()).count(WorkerStatus.READY) == 1)
+    monkeypatch.undo()
+    eventually(lambda: list(states().values()).count(WorkerStatus.READY) == 2)

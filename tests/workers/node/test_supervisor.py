@@ -329,3 +329,16 @@ async def test_a_name_too_long_for_a_socket_still_gets_one(home: Home) -> None:
     worker = wanted("w" * 63, home)
     await stage.ready(worker)
     assert len(stage.said[worker.name].endpoint) < 107
+
+
+async def test_a_full_disk_keeps_nothing_from_being_stopped(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(home)
+    await stage.ready(wanted("w", home))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Records, "write_process", full)
+    await stage.emptied()
+    assert running_pids(home) == []
+    assert stage.supervisor.faults == 1
