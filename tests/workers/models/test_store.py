@@ -7,15 +7,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from kernels.quantization import RowFormat
 from tests.workers.models.llama.factories import logits, make_folder
 from tests.workers.smollm2 import NAME
 from workers.manifest import ManifestError, ModelManifest, read_manifest, write_manifest
 from workers.models import store as store_module
 from workers.models.add_folder import add_folder
 from workers.models.add_package import add_package
+from workers.models.base import Plane
 from workers.models.catalogue import CATALOGUE
-from workers.models.store import ModelStore, StoreError, cache_identity, load_model
+from workers.models.deepseek_v41.cache_spec import row_planes
+from workers.models.store import ModelStore, StoreError, cache_identity, load_model, row_format
 from workers.spec import WeightFormat
 
 
@@ -148,6 +152,16 @@ def test_a_local_folder_is_copied_described_and_runs(tmp_path: Path) -> None:
     invariant = load_model(store.folder("tiny"), weight_format=WeightFormat.BF16, batch_invariant=True)
     other = cache_identity(added, invariant)
     assert (other.weight_format, other.numerics, other.cache_dtype) == ("bf16", "batch_invariant/1/cpu", "bfloat16")
+
+
+def test_formats_that_share_a_carrier_are_told_apart() -> None:
+    assert row_format(Plane("latent", torch.float32, (64,))) == "float32"
+    packed = {
+        row_format(plane)
+        for rows in (RowFormat.E2M1_E4M3_16, RowFormat.E2M1_POW2_32, RowFormat.E4M3_POW2_32)
+        for plane in row_planes("latent", 64, rows, torch.float32)[:1]
+    }
+    assert packed == {"latent:e2m1_e4m3_16", "latent:e2m1_pow2_32", "latent:e4m3_pow2_32"}
 
 
 def test_the_fingerprint_follows_weights_and_configuration(tmp_path: Path) -> None:
