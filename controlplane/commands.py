@@ -1,13 +1,14 @@
 """`manage.py <noun> <verb>`: one management command per noun; verbs are modules of a package, found by name.
 
 A verb module has a docstring (its help), `add_arguments(parser)` and `run(options, out)`. For a user's mistake it
-raises `CommandFailure("what happened; what to do about it")`.
+raises `CommandFailure("what happened; what to do about it")`, printed as one line, `error: ...`.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any, ClassVar, Protocol, cast
 
@@ -47,6 +48,15 @@ class NounCommand(BaseCommand):
             )
             verb.add_arguments(sub)
             sub.set_defaults(run_verb=verb.run)
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except CommandFailure as failure:
+            if not getattr(self, "_called_from_command_line", False) or options.get("traceback"):
+                raise
+            self.stderr.write(f"error: {failure}")  # Django itself would print the exception's class before it
+            sys.exit(failure.returncode)
 
     def handle(self, *args: Any, **options: Any) -> None:
         run = options.pop("run_verb")

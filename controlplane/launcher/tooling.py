@@ -59,7 +59,7 @@ def failure(what: str, tail: list[str], log: Path) -> LaunchError:
             f"{what}: the package index cannot be reached",
             f"Check the network, or the proxy settings of pip and npm, then run it again. Details: {log}",
         )
-    own = [line.partition(": ")[2] for line in tail if line.startswith(("CommandFailure: ", "CommandError: "))]
+    own = [line.partition(": ")[2] for line in tail if line.startswith("CommandError: ")]
     errors = own or [line for line in tail if re.match(r"(npm )?error", line, re.IGNORECASE)]
-    last = (errors or tail or ["it printed nothing"])[-1]
+    last = (errors or tail or ["it printed nothing"])[-1].removeprefix("error: ")
     return LaunchError(f"{what}: {last.strip()}", f"Details: {log}")

@@ -66,7 +66,8 @@ def test_no_space_is_said_before_anything_is_written(tmp_path: Path) -> None:
         ("WARNING: Retrying after connection broken by 'NewConnectionError(...)'", "cannot be reached"),
         ("npm error code ENOTFOUND", "cannot be reached"),
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "no space left"),
-        ("CommandFailure: the store is full; remove a model", "the store is full; remove a model"),
+        ("error: the store is full; remove a model", "installing failed: the store is full; remove a model"),
+        ("CommandError: Conflicting migrations detected", "installing failed: Conflicting migrations detected"),
         ("ERROR: No matching distribution found for torch==2.13.0", "No matching distribution found for torch==2.13.0"),
     ],
 )
