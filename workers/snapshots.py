@@ -75,7 +75,7 @@ class WorkerSnapshot(msgspec.Struct, tag="worker", kw_only=True):
     gauges: dict[str, float] = {}
     """Every queue and every kind of wait by name: `queue.commands`, `hold.credit`, `pull.filling`, `age.status_s`..."""
     events: dict[str, int] = {}
-    """Counters of what should be rare: `conservation_failures`, `stale_blocks`, `gateways_dropped`..."""
+    """Counters of what should be rare: `conservation_failures`, `stale_blocks`, `peers_dropped`..."""
 
 
 class GatewaySnapshot(msgspec.Struct, tag="gateway", kw_only=True):

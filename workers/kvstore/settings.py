@@ -30,7 +30,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     extent_bytes: int = 64 * MIB
     index_timeout_s: float = 0.5
     most_blocks: int = 50_000_000
-    """Bound on indexed blocks (about 100 bytes of Valkey each)."""
+    """Bound on indexed blocks (about 120 bytes of Valkey each)."""
     ghosts: int = 100_000
     """Ghost entries kept per class."""
     reserve_bytes: int = 1024 * MIB
