@@ -1,4 +1,7 @@
-"""`make bench`: every benchmark in turn, each printing its table. `--json FOLDER` keeps the figures of each."""
+"""`make bench`: every benchmark in turn, each printing its table. `--json FOLDER` keeps the figures of each.
+
+A benchmark that needs an input (a trace) is run by hand: `python -m benchmarks.trace_replay --help`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+NEED_INPUT = frozenset({"trace_replay"})
+
+
+def _runs(module: Path) -> bool:
+    """Whether it is a benchmark, and not a module that benchmarks share."""
+    return '__name__ == "__main__"' in module.read_text()
 
 
 def main() -> int:
@@ -15,9 +24,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FOLDER")
     parser.add_argument("names", nargs="*", help="benchmarks to run; default: all")
     options = parser.parse_args()
-    scripts = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if not path.name.startswith("_")]
-    if options.names:
-        scripts = [path for path in scripts if path.stem in options.names]
+    scripts = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if _runs(path)]
+    wanted = set(options.names) or {path.stem for path in scripts} - NEED_INPUT
+    scripts = [path for path in scripts if path.stem in wanted]
     if not scripts:
         print("no such benchmark")
         return 2
