@@ -1,4 +1,7 @@
-"""Log files that stay bounded: every process appends to its own, the launcher turns over those that grew too long."""
+"""Log files that stay bounded: every process appends to its own, the launcher turns over those that grew too long.
+
+Those of the workers, a folder below, are the node agent's (`workers.node.processes`): it has them on every host.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ KEPT = 2
 
 
 def rotate(folder: Path, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> list[Path]:
-    """Turn over every `*.log` below `folder` that is longer than `max_bytes`; those that were.
+    """Turn over every `*.log` in `folder` that is longer than `max_bytes`; those that were.
 
     Copies and truncates, since the writers keep their files open (in append mode, so they go on at the new end). What
     is written between the copy and the cut is lost: a few lines at most, once per `max_bytes`.
     """
     turned = []
-    for path in folder.rglob("*.log"):
-        with contextlib.suppress(FileNotFoundError):  # a worker's log may go with its worker
+    for path in folder.glob("*.log"):
+        with contextlib.suppress(FileNotFoundError):
             if path.stat().st_size <= max_bytes:
                 continue
             for number in range(kept, 1, -1):
