@@ -106,8 +106,9 @@ def test_progress_without_a_terminal_says_each_step_and_its_end() -> None:
 
 
 def test_logs_are_bounded(tmp_path: Path) -> None:
-    log = tmp_path / "workers" / "a.log"
-    log.parent.mkdir()
+    log = tmp_path / "a.log"
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "w.log").write_text("a worker's log is its agent's\n" * 100)
     writer = log.open("a")
     for generation in ("first", "second", "third"):
         writer.write(f"{generation}\n" * 100)
@@ -119,5 +120,5 @@ def test_logs_are_bounded(tmp_path: Path) -> None:
     assert last_line(log) == "after"
     assert "third" in log.with_name("a.log.1").read_text()
     assert "second" in log.with_name("a.log.2").read_text()
-    assert sorted(path.name for path in log.parent.iterdir()) == ["a.log", "a.log.1", "a.log.2"]
+    assert sorted(path.name for path in tmp_path.rglob("*.log*")) == ["a.log", "a.log.1", "a.log.2", "w.log"]
     writer.close()
