@@ -82,7 +82,9 @@ class Client:
             await self._news.wait_for(condition)
 
     async def status_where(self, condition: Callable[[Status], object], timeout_s: float = 30.0) -> Status:
-        await self.until(lambda: self.statuses and condition(self.statuses[-1]), timeout_s)
+        """The next status that `condition` holds for; not one that was on its way when this was called."""
+        seen = len(self.statuses) + 1
+        await self.until(lambda: len(self.statuses) > seen and condition(self.statuses[-1]), timeout_s)
         return self.statuses[-1]
 
     async def close(self) -> None:
