@@ -16,7 +16,7 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from granian.utils.proxies import wrap_asgi_with_proxy_headers
 
 from controlplane.config import settings
-from controlplane.inference.asgi import HttpApplication, lifespan
+from controlplane.inference.asgi import HttpApplication, Receive, Scope, Send, lifespan
 from dashboard.routing import websocket_urlpatterns
 
 _router = ProtocolTypeRouter(
@@ -26,4 +26,9 @@ _router = ProtocolTypeRouter(
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )
-application = wrap_asgi_with_proxy_headers(_router, trusted_hosts=settings().proxies)
+_behind_proxies = wrap_asgi_with_proxy_headers(_router, trusted_hosts=settings().proxies)
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """A coroutine function, by which ASGI tools know a single-callable application; granian's wrapper is not one."""
+    await _behind_proxies(scope, receive, send)

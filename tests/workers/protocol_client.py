@@ -12,6 +12,7 @@ from workers.protocol import (
     CacheScope,
     Cancel,
     Decode,
+    ErrorCode,
     Failed,
     Finish,
     Frame,
@@ -252,3 +253,10 @@ class Pair:
             await client.status_where(
                 lambda s: not (s.running or s.waiting or s.transfers or s.blocks_used), timeout_s=60.0
             )
+
+
+def assert_cancelled(pair: Pair, request_id: str) -> None:
+    """No failure is told, unless a worker heard of the cancel from its peer before it did from the gateway."""
+    for client in (pair.prefill, pair.decode):
+        failed = client.about(request_id).failed
+        assert failed is None or failed.code is ErrorCode.CANCELLED

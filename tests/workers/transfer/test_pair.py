@@ -10,7 +10,7 @@ import pytest
 
 from tests.workers.conftest import Process, Workers, connect_pair
 from tests.workers.fake_engine import expected
-from tests.workers.protocol_client import Client, Pair, decode_frame, prefill_frame
+from tests.workers.protocol_client import Client, Pair, assert_cancelled, decode_frame, prefill_frame
 from workers.protocol import Address, ErrorCode, Finish, Role
 
 PROMPT = list(range(1, 39))
@@ -110,8 +110,7 @@ async def test_cancel_in_every_phase_frees_both_sides(pair: Pair, moment: Moment
     await moment(pair)
     pair.cancel("a")
     await pair.idle()
-    assert pair.prefill.about("a").failed is None
-    assert pair.decode.about("a").failed is None
+    assert_cancelled(pair, "a")
     pair.start("b", PROMPT, 5)
     assert await pair.finished("b") == expected(PROMPT, 5)
 
@@ -130,8 +129,7 @@ async def test_cancel_while_waiting_for_credit_frees_both_sides(workers: Workers
     await pair.decode.status_where(lambda s: not s.waiting)
     pair.cancel("first")
     await pair.idle()
-    assert pair.prefill.about("a").failed is None
-    assert pair.decode.about("a").failed is None
+    assert_cancelled(pair, "a")
 
 
 @EVERY

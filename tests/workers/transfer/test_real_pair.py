@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.workers.conftest import Process, Workers, a_pool, connect_pair
-from tests.workers.protocol_client import Pair, prefill_frame
+from tests.workers.protocol_client import Pair, assert_cancelled, prefill_frame
 from tests.workers.smollm2 import NAME, chat
 from workers.protocol import ErrorCode, Role
 from workers.spec import EngineSettings
@@ -101,8 +101,7 @@ async def test_cancel_in_every_phase(real: Real, phase: str) -> None:
     await client.until(condition, PATIENCE_S)
     pair.cancel("a")
     await pair.idle()
-    assert prefill.failed is None
-    assert decode.failed is None
+    assert_cancelled(pair, "a")
 
 
 async def test_a_killed_decode_worker_in_mid_stream(real: Real) -> None:
