@@ -15,6 +15,8 @@ from pathlib import Path
 
 import django
 
+from controlplane.launcher.files import write_private
+
 
 def migrate() -> None:
     """Bring the tables up to date."""
@@ -58,7 +60,7 @@ def accounts() -> None:
             "admin_password": secrets.admin_password,
             "api_key": secrets.api_key,
         }
-        _write_private(home().first_run, json.dumps(content, indent=2) + "\n")
+        write_private(home().first_run, json.dumps(content, indent=2) + "\n")
 
 
 def deploy() -> None:
@@ -104,18 +106,6 @@ STEPS: dict[str, Callable[[], None]] = {
     "deploy": deploy,
     "stop-node": stop_node,
 }
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Mode 0600 from the first byte on, and complete or absent."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def main(names: list[str]) -> None:

