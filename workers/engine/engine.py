@@ -240,7 +240,7 @@ class Engine:
 
     def _run(self, chunks: list[Chunk], out: StepOutput) -> None:
         batch, sampling = build_batch(chunks)
-        logits = self.model.forward(batch, self._views)
+        logits = self.model.forward(batch, self._views).logits
         sampled = sample_rows(logits, [chunk.sequence for chunk in sampling])
         self._steps += 1
         spoilt = {chunk.sequence for chunk, one in zip(sampling, sampled, strict=True) if one.token is None}

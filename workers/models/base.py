@@ -90,15 +90,28 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One request's tokens in a step: rows [start, start + count) of the flat batch, after `context` cached tokens.
+    """One request's tokens in a step: rows [start, start + count) of the flat batch, at positions `context`...
 
-    `slots` is the request's block table: it covers at least `context + count` tokens.
+    `slots` is the request's block table: it covers at least `context + count` tokens, and `paged_from` where that is
+    more.
     """
 
     start: int
     count: int
     context: int
     slots: list[int]
+    seat: int = 0
+    """The request's row in window rings and state sections; no two requests of a batch share one."""
+    paged_from: int = 0
+    """Paged rows of tokens below this position are exact already: a prefix hit whose end runs again for the sake of
+    its windows reads them and never rewrites them."""
+    rings_from: int = 0
+    """The first position whose ring rows and states are this request's own: nothing below it is seen in a window."""
+    prompt: int = 0
+    """Tokens of the prompt, however it is cut into chunks: where its tail begins follows from it. Positions from here
+    on are outputs."""
+    before: tuple[int, ...] = ()
+    """The token ids just before `context`, oldest first: `look_back` of them, fewer where the text begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +133,24 @@ class CacheViews(Protocol):
     def paged(self, group: str, layer: int, plane: str) -> torch.Tensor:
         """[slots, *shape with the block's rows inserted at `rows_axis`], a view of the pool."""
 
+    def window(self, group: str, layer: int, plane: str) -> torch.Tensor:
+        """[seats, rows, *shape]: the ring of every seat, by position modulo rows."""
+
+    def state(self, section: str, plane: str) -> torch.Tensor:
+        """[seats, *shape]: the section of every seat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutput:
+    """`logits` float32 [m, vocab_size] of the batch's `logit_rows`; `layer_rows[l]` rows went through layer l, fewer
+    than the batch has where the tail of a prompt is all that a layer needs.
+    """
+
+    logits: torch.Tensor
+    layer_rows: tuple[int, ...]
+    expert_counts: torch.Tensor | None = None
+    """int64 [layers, experts]: rows that each logical expert got; None without experts."""
+
 
 class CausalModel(Protocol):
     """A model that the engine can run. `forward` is called by one thread at a time."""
@@ -132,5 +163,13 @@ class CausalModel(Protocol):
 
     def cache_spec(self) -> CacheSpec: ...
 
-    def forward(self, batch: Batch, cache: CacheViews) -> torch.Tensor:
-        """Writes the batch's rows into the cache and returns float32 logits [m, vocab_size] of `logit_rows`."""
+    look_back: int
+    """How many token ids before a segment the model wants to know (`Segment.before`)."""
+
+    def resume_from(self, hit: int, prompt: int) -> int:
+        """Where a prompt of `prompt` tokens begins to run after a hit of `hit` of them (a multiple of the block), so
+        that it gives what a cold run gives: `hit` itself, or earlier where windows have to be made again.
+        """
+
+    def forward(self, batch: Batch, cache: CacheViews) -> ModelOutput:
+        """Writes the batch's rows into the cache. Rows of one request come in one segment."""

@@ -130,5 +130,5 @@ def _llama_logits(model: "LlamaModel", ids: torch.Tensor, chunk: int) -> torch.T
             segments=[Segment(start=0, count=len(part), context=context, slots=list(range(blocks)))],
             logit_rows=torch.arange(len(part)),
         )
-        parts.append(model.forward(batch, views))
+        parts.append(model.forward(batch, views).logits)
     return torch.cat(parts)

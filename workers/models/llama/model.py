@@ -11,7 +11,7 @@ from kernels.attention import AttentionPlan, Span, attend, write
 from kernels.linear import LinearWeight, linear, linear_add_
 from kernels.norm import rms_norm
 from kernels.rope import rotary_angles, rotate_
-from workers.models.base import Batch, CacheSpec, CacheViews, PagedGroup, Plane
+from workers.models.base import Batch, CacheSpec, CacheViews, ModelOutput, PagedGroup, Plane
 from workers.models.llama.config import LlamaConfig
 
 LAYOUT_VERSION = 1
@@ -55,6 +55,11 @@ class LlamaModel:
         self.cache_dtype = cache_dtype
         self.batch_invariant = weights.head.tile is not None
 
+    look_back = 0
+
+    def resume_from(self, hit: int, prompt: int) -> int:
+        return hit
+
     def cache_spec(self) -> CacheSpec:
         plane = Plane(PLANE, self.cache_dtype, (2, self.config.kv_heads, self.config.head_dim), rows_axis=2)
         return CacheSpec(
@@ -64,7 +69,7 @@ class LlamaModel:
         )
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: CacheViews) -> torch.Tensor:
+    def forward(self, batch: Batch, cache: CacheViews) -> ModelOutput:
         c, w = self.config, self.weights
         spans = [Span(segment.start, segment.count, segment.context, segment.slots) for segment in batch.segments]
         plan = AttentionPlan.build(spans, c.block_tokens, invariant=self.batch_invariant)
@@ -82,4 +87,5 @@ class LlamaModel:
             gate, up = linear(rows, layer.gate_up).chunk(2, dim=-1)
             linear_add_(x, F.silu(gate).mul_(up), layer.down)
         last = x if batch.logit_rows.shape[0] == x.shape[0] else x[batch.logit_rows]
-        return linear(rms_norm(last, w.norm, c.rms_eps), w.head)
+        logits = linear(rms_norm(last, w.norm, c.rms_eps), w.head)
+        return ModelOutput(logits=logits, layer_rows=(x.shape[0],) * c.layers)

@@ -64,7 +64,7 @@ class Runner:
             logit_rows=torch.arange(count),
         )
         self.context += count
-        return self.model.forward(batch, self.views)
+        return self.model.forward(batch, self.views).logits
 
 
 def logits(model: LlamaModel, tokens: list[int]) -> torch.Tensor:
