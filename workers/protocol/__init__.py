@@ -1,0 +1,118 @@
+"""The frames between gateways, prefill workers and decode workers (torch-free; decision 0002).
+
+A frame is a 4-byte big-endian length and a msgpack body: one of the tagged structs here. One connection per
+(gateway process, worker) and one per (decode worker, prefill worker) carries every request between the two;
+`request_id` tells them apart. TCP connections set TCP_NODELAY. The first frame each way is the greeting
+(`Hello`, answered by `Welcome` or `Refused`); a frame with another epoch than the receiver's is refused with
+`stale_epoch`.
+
+Times on the wire are durations in seconds (clocks of two hosts are never compared). Token ids travel as
+little-endian int32 bytes (`pack_tokens`).
+
+One module per connection: `gateway` (gateway or node agent, worker) and `transfer` (decode worker, prefill worker);
+`greeting` opens either, `vocabulary` has what both speak of, `framing` turns frames into bytes.
+"""
+
+from __future__ import annotations
+
+from workers.protocol.framing import (
+    MAX_FRAME_BYTES,
+    Frame,
+    ProtocolError,
+    decode,
+    encode,
+    pack_tokens,
+    read_frame,
+    unpack_tokens,
+)
+from workers.protocol.gateway import (
+    Cancel,
+    Decode,
+    Drain,
+    Failed,
+    Ping,
+    Pong,
+    Prefill,
+    Scheduled,
+    Status,
+    TokenDelta,
+    TokenLogprobs,
+    Tokens,
+)
+from workers.protocol.greeting import (
+    PROTOCOL_VERSION,
+    Hello,
+    Refused,
+    Welcome,
+)
+from workers.protocol.transfer import (
+    Abort,
+    ArenaOffer,
+    BlocksReady,
+    Credit,
+    NoCredit,
+    Release,
+    Reserve,
+    StateReady,
+    StateSectionRef,
+    Subscribe,
+)
+from workers.protocol.vocabulary import (
+    Address,
+    CacheScope,
+    Endpoint,
+    ErrorCode,
+    Finish,
+    PeerKind,
+    RequestId,
+    Role,
+    Sampling,
+    WorkerState,
+)
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "PROTOCOL_VERSION",
+    "Abort",
+    "Address",
+    "ArenaOffer",
+    "BlocksReady",
+    "CacheScope",
+    "Cancel",
+    "Credit",
+    "Decode",
+    "Drain",
+    "Endpoint",
+    "ErrorCode",
+    "Failed",
+    "Finish",
+    "Frame",
+    "Hello",
+    "NoCredit",
+    "PeerKind",
+    "Ping",
+    "Pong",
+    "Prefill",
+    "ProtocolError",
+    "Refused",
+    "Release",
+    "RequestId",
+    "Reserve",
+    "Role",
+    "Sampling",
+    "Scheduled",
+    "StateReady",
+    "StateSectionRef",
+    "Status",
+    "Subscribe",
+    "TokenDelta",
+    "TokenLogprobs",
+    "Tokens",
+    "Welcome",
+    "WorkerState",
+    "decode",
+    "encode",
+    "pack_tokens",
+    "read_frame",
+    "unpack_tokens",
+]

@@ -1,0 +1,97 @@
+"""The frames between decode and prefill workers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from workers.protocol.vocabulary import ErrorCode, Finish, RequestId
+
+# --- decode worker to prefill worker -------------------------------------------------------------------------
+
+
+class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
+    """The decode worker knows of this request and will pull it."""
+
+    request_id: RequestId
+    epoch: int
+
+
+class Credit(msgspec.Struct, tag="credit", kw_only=True):
+    """Room for the whole request is set aside; the first `have_blocks` blocks are already here, and pinned."""
+
+    request_id: RequestId
+    have_blocks: int
+
+
+class NoCredit(msgspec.Struct, tag="no_credit", kw_only=True):
+    """No room now; ask again after `retry_after_s`."""
+
+    request_id: RequestId
+    reason: str
+    retry_after_s: float
+
+
+class Release(msgspec.Struct, tag="release", kw_only=True):
+    """Every block and state section was copied and verified, or (in answer to `Abort`) nothing is copied any more.
+
+    Either way prefill may free them.
+    """
+
+    request_id: RequestId
+
+
+class Abort(msgspec.Struct, tag="abort", kw_only=True):
+    """Either side gives the transfer up. The receiver frees its side and tells its gateway."""
+
+    request_id: RequestId
+    code: ErrorCode
+    message: str
+
+
+# --- prefill worker to decode worker -------------------------------------------------------------------------
+
+
+class ArenaOffer(msgspec.Struct, tag="arena", kw_only=True):
+    """The memory blocks are pulled from. Over a unix socket one file descriptor (memfd) rides on this frame.
+
+    The arena is `blocks_total` generation counters (little-endian u64, 64-byte aligned region of `header_bytes`)
+    and then `blocks_total` blocks of `block_bytes`. A counter changes whenever its block is given to another owner;
+    the puller compares it after copying.
+    """
+
+    header_bytes: int
+    blocks_total: int
+    block_bytes: int
+
+
+class Reserve(msgspec.Struct, tag="reserve", kw_only=True):
+    """Prefill of this request is about to start: asks for `Credit`."""
+
+    request_id: RequestId
+
+
+class BlocksReady(msgspec.Struct, tag="blocks", kw_only=True):
+    """Blocks [first, first + len(slots)) of the request hold their final bytes."""
+
+    request_id: RequestId
+    first: int
+    slots: list[int]
+    generations: list[int]
+
+
+class StateSectionRef(msgspec.Struct, kw_only=True):
+    """One named, versioned state section, its bytes inline (sections of the default model are small or absent)."""
+
+    name: str
+    version: int
+    data: bytes
+
+
+class StateReady(msgspec.Struct, tag="state", kw_only=True):
+    """Prefill is complete: what decode needs beside the blocks. Sent after the last `BlocksReady`."""
+
+    request_id: RequestId
+    first_token: int
+    sections: list[StateSectionRef]
+    finish: Finish | None = None
+    """Set where the first token ended the request: decode gives its room back and says nothing to the gateway."""
