@@ -25,16 +25,13 @@ from workers.protocol import (
     Sampling,
     Scheduled,
     TokenDelta,
+    is_retryable,
     pack_tokens,
 )
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
-_RETRYABLE = frozenset(
-    {ErrorCode.STALE_EPOCH, ErrorCode.NOT_READY, ErrorCode.QUEUE_FULL, ErrorCode.PEER_LOST, ErrorCode.TRANSFER}
-)
-"""Codes worth another pair, whatever the worker says of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +192,7 @@ class Generation:
                 attempt.early[event.index] = event
                 self._release_in_order(attempt, source)
             case Failed(code=code, message=message, retryable=retryable):
-                self._failed(attempt, source, code, message, retryable or code in _RETRYABLE)
+                self._failed(attempt, source, code, message, retryable or is_retryable(code))
             case Lost(address=address, reason=reason):
                 self._failed(attempt, source, ErrorCode.PEER_LOST, f"{address}: {reason}", True)
 

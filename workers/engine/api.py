@@ -78,7 +78,7 @@ class FailedEvent:
     request_id: RequestId
     code: ErrorCode
     message: str
-    """Whether another worker may do better follows from the code (`workers.serving.requests.is_retryable`)."""
+    """Whether another worker may do better follows from the code (`workers.protocol.is_retryable`)."""
 
 
 @dataclass(slots=True)

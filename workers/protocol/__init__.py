@@ -68,6 +68,7 @@ from workers.protocol.vocabulary import (
     Role,
     Sampling,
     WorkerState,
+    is_retryable,
 )
 
 __all__ = [
@@ -112,6 +113,7 @@ __all__ = [
     "WorkerState",
     "decode",
     "encode",
+    "is_retryable",
     "pack_tokens",
     "read_frame",
     "unpack_tokens",

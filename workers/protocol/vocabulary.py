@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NewType
+from typing import Final, NewType
 
 import msgspec
 
@@ -55,6 +55,24 @@ class ErrorCode(enum.StrEnum):
     CANCELLED = "cancelled"
     """Between workers only: the other side's gateway gave the request up."""
     INTERNAL = "internal"
+
+
+_RETRYABLE: Final = frozenset(
+    {
+        ErrorCode.STALE_EPOCH,
+        ErrorCode.NOT_READY,
+        ErrorCode.QUEUE_FULL,
+        ErrorCode.PEER_LOST,
+        ErrorCode.TRANSFER,
+        ErrorCode.OUT_OF_BLOCKS,
+        ErrorCode.INTERNAL,
+    }
+)
+
+
+def is_retryable(code: ErrorCode) -> bool:
+    """Whether the fault lies with this worker or its peer, so that another pair may do better."""
+    return code in _RETRYABLE
 
 
 class Address(msgspec.Struct, frozen=True):

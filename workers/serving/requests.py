@@ -8,7 +8,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 
-from workers.protocol import ErrorCode, Failed, Finish, RequestId
+from workers.protocol import ErrorCode, Failed, Finish, RequestId, is_retryable
 from workers.serving.connection import Connection
 from workers.serving.counters import Counters
 
@@ -16,20 +16,6 @@ logger = logging.getLogger(__name__)
 
 HANDED_OVER = "handed_over"
 """How a prefill worker counts a request that goes on elsewhere."""
-_RETRYABLE = {
-    ErrorCode.STALE_EPOCH,
-    ErrorCode.NOT_READY,
-    ErrorCode.QUEUE_FULL,
-    ErrorCode.PEER_LOST,
-    ErrorCode.TRANSFER,
-    ErrorCode.OUT_OF_BLOCKS,
-    ErrorCode.INTERNAL,
-}
-
-
-def is_retryable(code: ErrorCode) -> bool:
-    """Whether the fault lies with this worker or its peer, so that another pair may do better."""
-    return code in _RETRYABLE
 
 
 class Way(enum.StrEnum):
