@@ -1,6 +1,6 @@
 """The engine: requests in, tokens out, one step at a time (contract in `workers.engine.api`).
 
-Everything a request holds is in its `Sequence`; `_sequences` knows each by id, whatever its phase. A step is: end
+Everything a request holds is in its `Sequence`; the registry knows each by id, whatever its phase. A step is: end
 what is past its deadline, start what can start, run one forward pass, commit what it gave. Blocks are published
 after the pass that filled them, prompt and output alike.
 """
@@ -20,12 +20,14 @@ from workers.engine.api import (
     StepOutput,
 )
 from workers.engine.arena import Arena
-from workers.engine.batch import build_batch
 from workers.engine.blocks import BlockPool
 from workers.engine.candidates import Candidates
+from workers.engine.forward import ForwardPasses
 from workers.engine.layout import CacheLayout
+from workers.engine.publishing import publish
+from workers.engine.registry import NEVER, Registry
 from workers.engine.requests import Limits, accept
-from workers.engine.sampler import Sampled, sample_rows
+from workers.engine.sampler import Sampled
 from workers.engine.scheduler import Chunk, Scheduler
 from workers.engine.sequence import BLOCKLESS, Phase, Sequence
 from workers.engine.suspension import Suspension
@@ -33,8 +35,6 @@ from workers.identity import CacheIdentity
 from workers.models.base import CausalModel
 from workers.protocol import ErrorCode, Finish, RequestId, TokenDelta
 from workers.spec import EngineSettings
-
-_NEVER = float("inf")
 
 
 class Engine:
@@ -57,7 +57,7 @@ class Engine:
             settings.max_context or model.max_context, model.max_context, settings.pool_blocks * self.block_tokens
         )
         self.arena = Arena(settings.pool_blocks, self.layout.block_bytes)
-        self._views = self.layout.views(self.arena.blocks)
+        self._forward = ForwardPasses(model, self.layout.views(self.arena.blocks))
         self._pool = BlockPool(settings.pool_blocks, self.arena.bump)
         self._scheduler = Scheduler(
             self._pool,
@@ -69,21 +69,18 @@ class Engine:
         self._suspension = Suspension(self._scheduler, self._pool, self.arena, limit_bytes=settings.spool_mib * 2**20)
         self._limits = Limits(model.vocab_size, self.max_context, self.block_tokens)
         self._clock = clock
-        self._sequences: dict[RequestId, Sequence] = {}
+        self._requests = Registry()
         self._candidates = Candidates(settings.max_queue + 2 * settings.max_running)
         self._ended: list[TokenDelta] = []
         """Of requests that ended between two steps."""
         self._changed = False
-        self._next_deadline = _NEVER
-        self._next_turn = _NEVER
-        self._steps = 0
-        self._computed_tokens = 0
+        self._next_turn = NEVER
 
     # --- what the worker calls -------------------------------------------------------------------------------
 
     def submit(self, request: EngineRequest, *, hold: bool = False) -> None:
         """Queue a request. Raises EngineBusy or RequestRefused."""
-        if request.request_id in self._sequences:
+        if request.request_id in self._requests:
             return
         if len(self._scheduler.waiting) >= self.settings.max_queue:
             raise EngineBusy(f"{self.settings.max_queue} requests are waiting already")
@@ -94,14 +91,14 @@ class Engine:
 
     def grant(self, request_id: RequestId) -> None:
         """The decode worker has room: the request may start."""
-        sequence = self._sequences.get(request_id)
+        sequence = self._requests.get(request_id)
         if sequence is not None and sequence.phase in (Phase.WAITING, Phase.ASKED):
             sequence.phase = Phase.GRANTED
             self._changed = True
 
     def defer(self, request_id: RequestId, until: float) -> None:
         """No credit before `until`: others come first."""
-        sequence = self._sequences.get(request_id)
+        sequence = self._requests.get(request_id)
         if sequence is not None:
             self._scheduler.defer(sequence, until)
             self._changed = True  # its turn is somebody else's
@@ -109,7 +106,7 @@ class Engine:
 
     def release(self, request_id: RequestId) -> None:
         """The decode worker has copied everything of a held request."""
-        sequence = self._sequences.get(request_id)
+        sequence = self._requests.get(request_id)
         if sequence is not None and sequence.phase is Phase.HELD:
             self._forget(sequence)
 
@@ -117,7 +114,7 @@ class Engine:
         """Set room aside, or None when there is none now; then its hashes are kept for the next try. Raises
         RequestRefused.
         """
-        sequence = self._sequences.get(request.request_id)
+        sequence = self._requests.get(request.request_id)
         if sequence is None:
             sequence = self._candidates.take(request) or accept(
                 request, Phase.RESERVED, hold=False, limits=self._limits, identity=self.identity
@@ -130,21 +127,21 @@ class Engine:
 
     def activate(self, request_id: RequestId, first_token: int, sections: list[tuple[str, int, bytes]]) -> None:
         """The reserved blocks hold the prompt: decode from `first_token` (output index 0, not emitted again)."""
-        sequence = self._sequences.get(request_id)
+        sequence = self._requests.get(request_id)
         if sequence is None or sequence.phase is not Phase.RESERVED:
             return
         if sections:
             raise ValueError(f"this model has no state sections, yet {len(sections)} came with {request_id}")
         sequence.computed = sequence.prompt_tokens
         sequence.tokens.append(first_token)
-        self._publish(sequence)
+        publish(self._pool, sequence)
         finish = sequence.finish_after(first_token)
         if finish is not None:  # the two halves of the request need not agree on its end
             self._ended.append(events.ended(sequence, finish))
             self._forget(sequence)
             return
         self._scheduler.decode(sequence)
-        self._next_deadline = min(self._next_deadline, self._deadline(sequence))
+        self._requests.watch(sequence)
         self._changed = True
 
     def cancel(self, request_id: RequestId) -> None:
@@ -152,14 +149,14 @@ class Engine:
         out of (held), the caller has stopped the copying first.
         """
         self._candidates.forget(request_id)
-        sequence = self._sequences.get(request_id)
+        sequence = self._requests.get(request_id)
         if sequence is not None:
             self._forget(sequence)
 
     def has_work(self) -> bool:
         """Whether `step` would do anything: tokens to compute, a change since the last step, or a deadline passed."""
         computing = self._scheduler.prefilling or self._scheduler.decoding
-        return bool(computing) or self._changed or self._clock() >= min(self._next_deadline, self._next_turn)
+        return bool(computing) or self._changed or self._clock() >= min(self._requests.next_deadline, self._next_turn)
 
     def step(self) -> StepOutput:
         """One scheduling round and at most one forward pass."""
@@ -181,18 +178,18 @@ class Engine:
             running=scheduler.running,
             waiting=len(scheduler.waiting),
             waiting_tokens=sum(s.left for s in (*scheduler.waiting, *scheduler.prefilling)),
-            held=sum(1 for sequence in self._sequences.values() if sequence.phase is Phase.HELD),
+            held=self._requests.count(Phase.HELD),
             blocks_total=self._pool.total,
             blocks_used=self._pool.used,
             blocks_cached=self._pool.cached,
-            steps=self._steps,
-            computed_tokens=self._computed_tokens,
+            steps=self._forward.steps,
+            computed_tokens=self._forward.computed_tokens,
             preemptions=self._suspension.count,
         )
 
     def check_conservation(self) -> None:
         """Raise AssertionError unless every block is free, cached, or referenced exactly as often as counted."""
-        sequences = list(self._sequences.values())
+        sequences = list(self._requests)
         self._pool.check((s.slots for s in sequences), sum(s.reserved for s in sequences))
         for sequence in sequences:
             assert not (sequence.phase in BLOCKLESS and sequence.slots), (
@@ -202,19 +199,10 @@ class Engine:
     # --- a step ----------------------------------------------------------------------------------------------
 
     def _expire(self, now: float, out: StepOutput) -> None:
-        if now < self._next_deadline:
-            return
-        for sequence in list(self._sequences.values()):
-            if self._deadline(sequence) <= now:
-                waited = now - sequence.request.arrived
-                message = f"deadline exceeded after {waited:.1f} s, while {sequence.phase.value}"
-                self._fail(sequence, ErrorCode.DEADLINE, message, out)
-        self._next_deadline = min((self._deadline(s) for s in self._sequences.values()), default=_NEVER)
-
-    @staticmethod
-    def _deadline(sequence: Sequence) -> float:
-        """A reserved request's blocks are being written to by the transfer: its deadline is the transfer's to keep."""
-        return _NEVER if sequence.phase is Phase.RESERVED else sequence.request.deadline
+        for sequence in self._requests.overdue(now):
+            waited = now - sequence.request.arrived
+            message = f"deadline exceeded after {waited:.1f} s, while {sequence.phase.value}"
+            self._fail(sequence, ErrorCode.DEADLINE, message, out)
 
     def _admit(self, now: float, out: StepOutput) -> None:
         admission = self._scheduler.admit(now)
@@ -239,21 +227,16 @@ class Engine:
         return [chunk for chunk in chunks if chunk.sequence.phase in (Phase.PREFILL, Phase.DECODE)]
 
     def _run(self, chunks: list[Chunk], out: StepOutput) -> None:
-        batch, sampling = build_batch(chunks)
-        logits = self.model.forward(batch, self._views).logits
-        sampled = sample_rows(logits, [chunk.sequence for chunk in sampling])
-        self._steps += 1
-        spoilt = {chunk.sequence for chunk, one in zip(sampling, sampled, strict=True) if one.token is None}
+        sampled = self._forward.run(chunks)
+        spoilt = {chunk.sequence for chunk, one in sampled if one.token is None}
         for chunk in chunks:
             sequence = chunk.sequence
-            if sequence.phase is Phase.PREFILL:
-                self._computed_tokens += chunk.count
             sequence.computed += chunk.count
             if sequence not in spoilt:
-                self._publish(sequence)
+                publish(self._pool, sequence)
                 self._announce(sequence, out)
-        for chunk, result in zip(sampling, sampled, strict=True):
-            self._commit(chunk.sequence, result, out)
+        for chunk, one in sampled:
+            self._commit(chunk.sequence, one, out)
 
     def _commit(self, sequence: Sequence, result: Sampled, out: StepOutput) -> None:
         request = sequence.request
@@ -286,19 +269,8 @@ class Engine:
     # --- requests --------------------------------------------------------------------------------------------
 
     def _know(self, sequence: Sequence) -> None:
-        self._sequences[sequence.request.request_id] = sequence
-        self._next_deadline = min(self._next_deadline, self._deadline(sequence))
+        self._requests.add(sequence)
         self._changed = True
-
-    def _publish(self, sequence: Sequence) -> None:
-        """Offer the blocks that are now full to the pool; what it knows already under another slot stays private."""
-        full = sequence.computed // self.block_tokens
-        if full <= sequence.published:
-            return
-        sequence.extend_chain(sequence.computed)
-        for index in range(sequence.published, full):
-            self._pool.publish(sequence.slots[index], sequence.chain[index])
-        sequence.published = full
 
     def _announce(self, sequence: Sequence, out: StepOutput) -> None:
         """Tell the decode worker of blocks that it may copy."""
@@ -311,7 +283,7 @@ class Engine:
 
     def _forget(self, sequence: Sequence) -> None:
         """The request ends: everything it holds goes back."""
-        del self._sequences[sequence.request.request_id]
+        self._requests.remove(sequence)
         self._scheduler.remove(sequence)
         self._suspension.give_back(sequence)
         self._suspension.forget(sequence)
