@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from workers.identity import CacheIdentity
 from workers.protocol import Address, Role, WorkerState
 
 CHANNEL: Final = "galley:telemetry"
@@ -76,6 +77,17 @@ class WorkerSnapshot(msgspec.Struct, tag="worker", kw_only=True):
     """Every queue and every kind of wait by name: `queue.commands`, `hold.credit`, `pull.filling`, `age.status_s`..."""
     events: dict[str, int] = {}
     """Counters of what should be rare: `conservation_failures`, `stale_blocks`, `peers_dropped`..."""
+    # the KV store
+    store_hit_tokens: int = 0
+    """The part of `hit_tokens` that came from the store; the rest was in the pool."""
+    recomputed_tokens: int = 0
+    """The part of `hit_tokens` that ran again (a replay): hits for the bill, computed for capacity."""
+    short_tokens: int = 0
+    """The part of `miss_tokens` of prompts shorter than one block: no cache could have held them."""
+    store_troubles: dict[str, str] = {}
+    """What is wrong with the store as this worker sees it, and the reason (`kvstore.health.Trouble`)."""
+    cache_identity: CacheIdentity | None = None
+    """What its block hashes start from; None while the model is loading."""
 
 
 class GatewaySnapshot(msgspec.Struct, tag="gateway", kw_only=True):

@@ -15,12 +15,11 @@ from controlplane.telemetry.frames import (
     WINDOW_S,
     Frame,
     GatewayLine,
-    TokenCounts,
     TokenRates,
     WorkerLine,
 )
 from controlplane.telemetry.processes import CounterWentBack, GatewayNews, GatewayTrack, WorkerTrack
-from controlplane.telemetry.totals import Totals, hit_rate, percentiles, together, usd_per_hour
+from controlplane.telemetry.totals import Totals, hit_rate, percentiles, together, token_counts, usd_per_hour
 from workers.snapshots import GatewaySnapshot, Snapshot, WorkerSnapshot, decode
 
 MAX_PROCESSES: Final = 4096
@@ -95,11 +94,13 @@ class Aggregator:
             seq=seq,
             at=at,
             window_s=round(seconds, 3),
-            tokens=TokenCounts(hit=totals.hit, miss=totals.miss, output=totals.output),
+            tokens=token_counts(totals),
             tokens_per_s=TokenRates(
                 hit=round(sum(track.rates.hit for track in live), 3),
                 miss=round(sum(track.rates.miss for track in live), 3),
                 output=round(sum(track.rates.output for track in live), 3),
+                store_hit=round(sum(track.rates.store_hit for track in live), 3),
+                recomputed=round(sum(track.rates.recomputed for track in live), 3),
             ),
             hit_rate=hit_rate(recent),
             ttft_ms=percentiles(recent.ttft),

@@ -16,12 +16,20 @@ class TokenRates(msgspec.Struct, kw_only=True):
     hit: float = 0.0
     miss: float = 0.0
     output: float = 0.0
+    store_hit: float = 0.0
+    """The part of `hit` that came from the KV store; the rest was in a worker's pool."""
+    recomputed: float = 0.0
+    """The part of `hit` that ran again all the same."""
 
 
 class TokenCounts(msgspec.Struct, kw_only=True):
     hit: int = 0
     miss: int = 0
     output: int = 0
+    store_hit: int = 0
+    recomputed: int = 0
+    short: int = 0
+    """The part of `miss` of prompts shorter than one block."""
 
 
 class Percentiles(msgspec.Struct, kw_only=True):

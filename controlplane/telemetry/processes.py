@@ -72,7 +72,13 @@ class WorkerTrack:
             delta, anew = worker_delta(snapshot, None), True
         span = now - self.received
         if span >= RATE_SPAN_S:
-            self.rates = TokenRates(hit=delta.hit / span, miss=delta.miss / span, output=delta.output / span)
+            self.rates = TokenRates(
+                hit=delta.hit / span,
+                miss=delta.miss / span,
+                output=delta.output / span,
+                store_hit=delta.store_hit / span,
+                recomputed=delta.recomputed / span,
+            )
         self.pending.add(delta)
         self.last, self.received = snapshot, now
         if anew:
@@ -87,12 +93,17 @@ class WorkerTrack:
 
 def worker_delta(new: WorkerSnapshot, old: WorkerSnapshot | None) -> Totals:
     """Tokens since `old`, or since the start of the process. Raises CounterWentBack."""
-    if old is None:
-        return Totals(hit=new.hit_tokens, miss=new.miss_tokens, output=new.output_tokens)
+
+    def grown(name: str) -> int:
+        return _increase(getattr(new, name), getattr(old, name) if old is not None else 0)
+
     return Totals(
-        hit=_increase(new.hit_tokens, old.hit_tokens),
-        miss=_increase(new.miss_tokens, old.miss_tokens),
-        output=_increase(new.output_tokens, old.output_tokens),
+        hit=grown("hit_tokens"),
+        miss=grown("miss_tokens"),
+        output=grown("output_tokens"),
+        store_hit=grown("store_hit_tokens"),
+        recomputed=grown("recomputed_tokens"),
+        short=grown("short_tokens"),
     )
 
 

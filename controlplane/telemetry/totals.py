@@ -25,6 +25,12 @@ class Totals(msgspec.Struct, kw_only=True):
     hit: int = 0
     miss: int = 0
     output: int = 0
+    store_hit: int = 0
+    """The part of `hit` that came from the KV store."""
+    recomputed: int = 0
+    """The part of `hit` that ran again all the same."""
+    short: int = 0
+    """The part of `miss` of prompts shorter than one block."""
     ended: dict[str, int] = {}
     ttft: list[int] = msgspec.field(default_factory=histograms.empty)
     tbt: list[int] = msgspec.field(default_factory=histograms.empty)
@@ -39,6 +45,9 @@ class Totals(msgspec.Struct, kw_only=True):
         self.hit += other.hit
         self.miss += other.miss
         self.output += other.output
+        self.store_hit += other.store_hit
+        self.recomputed += other.recomputed
+        self.short += other.short
         self.ended = summed(self.ended, other.ended)
         self.ttft = histograms.merged((self.ttft, other.ttft))
         self.tbt = histograms.merged((self.tbt, other.tbt))
@@ -93,6 +102,17 @@ def usd_per_hour(pico: int, seconds: float) -> str:
     return str(rate.quantize(Decimal("0.000001")))
 
 
+def token_counts(totals: Totals) -> TokenCounts:
+    return TokenCounts(
+        hit=totals.hit,
+        miss=totals.miss,
+        output=totals.output,
+        store_hit=totals.store_hit,
+        recomputed=totals.recomputed,
+        short=totals.short,
+    )
+
+
 def history_frame(totals: Totals, *, at: float, resolution: float) -> Frame:
     """The period [at, at + resolution) as a frame; rates are over the time that was observed."""
     seconds = totals.seconds or resolution
@@ -100,11 +120,13 @@ def history_frame(totals: Totals, *, at: float, resolution: float) -> Frame:
         seq=0,
         at=at,
         window_s=resolution,
-        tokens=TokenCounts(hit=totals.hit, miss=totals.miss, output=totals.output),
+        tokens=token_counts(totals),
         tokens_per_s=TokenRates(
             hit=round(totals.hit / seconds, 3),
             miss=round(totals.miss / seconds, 3),
             output=round(totals.output / seconds, 3),
+            store_hit=round(totals.store_hit / seconds, 3),
+            recomputed=round(totals.recomputed / seconds, 3),
         ),
         hit_rate=hit_rate(totals),
         ttft_ms=percentiles(totals.ttft),

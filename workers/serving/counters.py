@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from workers.engine.api import EngineStats
+from workers.engine.api import EngineStats, ScheduledEvent
+from workers.identity import CacheIdentity
 from workers.protocol import Role, Status, WorkerState
 from workers.snapshots import Histogram, WorkerSnapshot
 from workers.spec import WorkerSpec
@@ -21,14 +22,28 @@ NO_STATS = EngineStats(
 class Counters:
     """Cumulative since the process's start. Hits and misses are counted where prefill is scheduled and nowhere else."""
 
+    block_tokens: int = 1
     hit_tokens: int = 0
     miss_tokens: int = 0
     output_tokens: int = 0
+    store_hit_tokens: int = 0
+    recomputed_tokens: int = 0
+    short_tokens: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
     queue_s: Histogram = field(default_factory=Histogram)
     prefill_s: Histogram = field(default_factory=Histogram)
     transfer_s: Histogram = field(default_factory=Histogram)
+
+    def scheduled(self, event: ScheduledEvent) -> None:
+        """Once per request, when its prefill starts."""
+        self.hit_tokens += event.pool_hit_tokens + event.store_hit_tokens
+        self.store_hit_tokens += event.store_hit_tokens
+        self.recomputed_tokens += event.recomputed_tokens
+        self.miss_tokens += event.miss_tokens
+        if event.pool_hit_tokens + event.store_hit_tokens + event.miss_tokens < self.block_tokens:
+            self.short_tokens += event.miss_tokens
+        self.queue_s.observe(event.queue_s)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -69,6 +84,8 @@ def snapshot(
     transferred_blocks: int,
     skipped_blocks: int,
     gauges: dict[str, float],
+    store_troubles: dict[str, str],
+    cache_identity: CacheIdentity | None,
 ) -> WorkerSnapshot:
     return WorkerSnapshot(
         address=spec.address,
@@ -102,4 +119,9 @@ def snapshot(
         transfer_s=counters.transfer_s,
         gauges=gauges,
         events=dict(counters.events),
+        store_hit_tokens=counters.store_hit_tokens,
+        recomputed_tokens=counters.recomputed_tokens,
+        short_tokens=counters.short_tokens,
+        store_troubles=store_troubles,
+        cache_identity=cache_identity,
     )

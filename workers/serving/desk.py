@@ -229,9 +229,7 @@ class Desk:
     def _scheduled(self, event: ScheduledEvent) -> None:
         """Hits and misses are counted here and nowhere else: once per request, when its prefill starts."""
         hit = event.pool_hit_tokens + event.store_hit_tokens
-        self.counters.hit_tokens += hit
-        self.counters.miss_tokens += event.miss_tokens
-        self.counters.queue_s.observe(event.queue_s)
+        self.counters.scheduled(event)
         entry = self.requests.live.get(event.request_id)
         if entry is None:
             return

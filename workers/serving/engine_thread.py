@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from workers.engine.api import EngineStats, StepOutput
+from workers.identity import CacheIdentity
 from workers.snapshots import Histogram
 from workers.transfer.base import ServedEngine
 
@@ -34,6 +35,8 @@ class Loaded:
     block_identity: str
     """Fingerprint of what its blocks mean; only equal ones exchange blocks."""
     max_context: int
+    identity: CacheIdentity | None = None
+    """What the fingerprint is of: whoever names blocks outside the engine (pins) starts from it."""
 
 
 class EngineEvents(Protocol):

@@ -55,6 +55,6 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
                 }
             },
         )
-        return Loaded(engine, identity.fingerprint(), engine.max_context)
+        return Loaded(engine, identity.fingerprint(), engine.max_context, identity)
 
     return load

@@ -45,7 +45,7 @@ class Worker:
         self.manifest = manifest
         self.deadlines = deadlines or Deadlines()
         self.state = WorkerState.LOADING
-        self.counters = counting.Counters()
+        self.counters = counting.Counters(block_tokens=manifest.block_tokens)
         self.engine = EngineThread(load, self)
         bound = spec.engine.max_queue + 2 * spec.engine.max_running
         self.requests = Requests(bound, self.counters)
@@ -206,6 +206,8 @@ class Worker:
             transferred_blocks=pulled.transferred_blocks,
             skipped_blocks=pulled.skipped_blocks,
             gauges=self._gauges() | (transfer.gauges() if transfer else {}),
+            store_troubles={},
+            cache_identity=self._loaded.identity if self._loaded else None,
         )
 
     def _gauges(self) -> dict[str, float]:
