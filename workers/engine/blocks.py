@@ -7,13 +7,17 @@ block is published after the pass that filled it, unless that pass went wrong. I
 a request gives its blocks back tail first, so that a chain goes from its end. Where two requests computed one prefix at
 once, the children of either may outlive a parent published by the other: nobody finds them until the parent is
 published again, and they leave in their turn. Looking up is not using.
+
+Retention and purges apply here as they do to the KV store (`workers.engine.claims`).
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from workers.engine.claims import NOBODY, Claims, Life, Scope
 from workers.identity import BlockHash
 
 
@@ -22,11 +26,17 @@ class OutOfBlocks(Exception):
 
 
 class BlockPool:
-    """`on_reuse(slot)` is called when a slot gets a new owner and its old bytes stop meaning anything."""
+    """`on_reuse(slot)` is called when a slot gets a new owner and its old bytes stop meaning anything; `clock` gives
+    monotonic seconds.
+    """
 
-    def __init__(self, total: int, on_reuse: Callable[[int], None]) -> None:
+    def __init__(
+        self, total: int, on_reuse: Callable[[int], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.total = total
         self._on_reuse = on_reuse
+        self._clock = clock
+        self._claims = Claims()
         self._free = list(range(total - 1, -1, -1))
         self._references = [0] * total
         self._hashes: list[BlockHash | None] = [None] * total
@@ -108,15 +118,18 @@ class BlockPool:
         assert known is not None
         del self._by_hash[known]
         self._hashes[slot] = None
+        self._claims.drop(slot)
         self.forgotten += 1
 
-    def publish(self, slot: int, block: BlockHash) -> bool:
-        """Make a referenced block findable. False where the pool already has that content in another slot: this one
-        then stays its owner's alone.
+    def publish(self, slot: int, block: BlockHash, scope: Scope = NOBODY) -> bool:
+        """Make a referenced block findable, and claim it. False where the pool already has that content in another
+        slot: that one is claimed, and this one stays its owner's alone.
         """
         assert self._references[slot] > 0
         assert self._hashes[slot] is None
-        if block in self._by_hash:
+        known = self._by_hash.get(block)
+        self._claims.use(slot if known is None else known, scope, self._clock())
+        if known is not None:
             return False
         self._by_hash[block] = slot
         self._hashes[slot] = block
@@ -131,10 +144,19 @@ class BlockPool:
             if self._hashes[slot] is not None:
                 self._forget(slot)
 
-    def release(self, slots: Sequence[int]) -> None:
-        """One reference less on a request's blocks, given in the order of its tokens."""
+    def pin(self, slots: Iterable[int]) -> None:
+        """One reference more on blocks that somebody holds, published or not: their bytes stay until `release`."""
+        for slot in slots:
+            assert self._references[slot] > 0
+            self._references[slot] += 1
+
+    def release(self, slots: Sequence[int], scope: Scope = NOBODY) -> None:
+        """One reference less on a request's blocks, given in the order of its tokens. Used until now by `scope`."""
+        now = self._clock()
         for slot in reversed(slots):
             assert self._references[slot] > 0
+            if self._hashes[slot] is not None:
+                self._claims.use(slot, scope, now)
             self._references[slot] -= 1
             if self._references[slot]:
                 continue
@@ -143,12 +165,31 @@ class BlockPool:
             else:
                 self._idle[slot] = None
 
-    def drop_idle(self) -> int:
-        """Forget every idle block (a purge); how many went."""
-        count = len(self._idle)
-        while self._idle:
-            self._free.append(self._evict())
-        return count
+    def expire(self, life: Life) -> int:
+        """Forget what nobody uses and no class claims any more; how many blocks went. O(of those)."""
+        idle = [slot for slot in self._claims.end_old(life, self._clock()) if slot in self._idle]
+        return self._lose(idle)
+
+    def purge_tenant(self, tenant: str) -> int:
+        """Nobody finds a tenant's blocks any more, those that are in use included; how many."""
+        return self._lose(self._claims.of_tenant(tenant))
+
+    def purge_class(self, retention_class: str) -> int:
+        """The same for blocks that only this class claims."""
+        return self._lose(self._claims.end_class(retention_class))
+
+    def purge(self) -> int:
+        """The same for all."""
+        return self._lose(list(self._by_hash.values()))
+
+    def _lose(self, slots: Iterable[int]) -> int:
+        lost = [slot for slot in slots if self._hashes[slot] is not None]
+        for slot in lost:
+            self._forget(slot)
+            if slot in self._idle:
+                del self._idle[slot]
+                self._free.append(slot)
+        return len(lost)
 
     def check(self, owners: Iterable[Sequence[int]], reserved: int) -> None:
         """Raise AssertionError unless every slot is in one place and counted as often as `owners` hold it."""

@@ -11,14 +11,7 @@ import time
 from collections.abc import Callable
 
 from workers.engine import events
-from workers.engine.api import (
-    EngineBusy,
-    EngineRequest,
-    EngineStats,
-    Prefilled,
-    Reservation,
-    StepOutput,
-)
+from workers.engine.api import EngineBusy, EngineRequest, EngineStats, Reservation, StepOutput
 from workers.engine.arena import Arena
 from workers.engine.blocks import BlockPool
 from workers.engine.candidates import Candidates
@@ -29,6 +22,7 @@ from workers.engine.registry import NEVER, Registry
 from workers.engine.requests import Limits, accept
 from workers.engine.sampler import Sampled
 from workers.engine.scheduler import Chunk, Scheduler
+from workers.engine.seats import SeatMemory
 from workers.engine.sequence import BLOCKLESS, Phase, Sequence
 from workers.engine.suspension import Suspension
 from workers.identity import CacheIdentity
@@ -57,16 +51,20 @@ class Engine:
             settings.max_context or model.max_context, model.max_context, settings.pool_blocks * self.block_tokens
         )
         self.arena = Arena(settings.pool_blocks, self.layout.block_bytes)
-        self._forward = ForwardPasses(model, self.layout.views(self.arena.blocks))
-        self._pool = BlockPool(settings.pool_blocks, self.arena.bump)
+        self._pool = BlockPool(settings.pool_blocks, self.arena.bump, clock)
         self._scheduler = Scheduler(
             self._pool,
             block_tokens=self.block_tokens,
             token_budget=settings.max_batch_tokens,
             max_running=settings.max_running,
             output_reserve=settings.output_reserve_tokens,
+            resume_from=model.resume_from,
         )
-        self._suspension = Suspension(self._scheduler, self._pool, self.arena, limit_bytes=settings.spool_mib * 2**20)
+        self._seats = SeatMemory(self.layout, self._scheduler.seats.total)
+        self._forward = ForwardPasses(model, self.layout.views(self.arena.blocks, self._seats.rows))
+        self._suspension = Suspension(
+            self._scheduler, self._pool, self.arena, self._seats, limit_bytes=settings.spool_mib * 2**20
+        )
         self._limits = Limits(model.vocab_size, self.max_context, self.block_tokens)
         self._clock = clock
         self._requests = Registry()
@@ -126,12 +124,14 @@ class Engine:
         return Reservation(have_blocks=sequence.published, slots=list(sequence.slots))
 
     def activate(self, request_id: RequestId, first_token: int, sections: list[tuple[str, int, bytes]]) -> None:
-        """The reserved blocks hold the prompt: decode from `first_token` (output index 0, not emitted again)."""
+        """The reserved blocks hold the prompt: decode from `first_token` (output index 0, not emitted again). Raises
+        SectionMismatch; the request stays reserved then.
+        """
         sequence = self._requests.get(request_id)
         if sequence is None or sequence.phase is not Phase.RESERVED:
             return
-        if sections:
-            raise ValueError(f"this model has no state sections, yet {len(sections)} came with {request_id}")
+        assert sequence.seat is not None
+        self._seats.install(sequence.seat, sections, request_id)
         sequence.computed = sequence.prompt_tokens
         sequence.tokens.append(first_token)
         publish(self._pool, sequence)
@@ -188,8 +188,11 @@ class Engine:
         )
 
     def check_conservation(self) -> None:
-        """Raise AssertionError unless every block is free, cached, or referenced exactly as often as counted."""
+        """Raise AssertionError unless every block is free, cached, or referenced exactly as often as counted, and every
+        seat free or one request's.
+        """
         sequences = list(self._requests)
+        self._scheduler.seats.check([s.seat for s in sequences if s.seat is not None])
         self._pool.check((s.slots for s in sequences), sum(s.reserved for s in sequences))
         for sequence in sequences:
             assert not (sequence.phase in BLOCKLESS and sequence.slots), (
@@ -209,9 +212,11 @@ class Engine:
         if now >= self._next_turn:
             self._next_turn = self._scheduler.next_turn(now)
         out.wants_credit.extend(sequence.request.request_id for sequence in admission.asking)
-        for sequence, hit in admission.started:
+        for sequence in admission.started:
             sequence.started = now
-            out.scheduled.append(events.scheduled(sequence, hit, now))
+            assert sequence.seat is not None
+            self._seats.clear(sequence.seat)
+            out.scheduled.append(events.scheduled(sequence, now))
             self._announce(sequence, out)
 
     def _with_room(self, chunks: list[Chunk], out: StepOutput) -> list[Chunk]:
@@ -239,7 +244,6 @@ class Engine:
             self._commit(chunk.sequence, one, out)
 
     def _commit(self, sequence: Sequence, result: Sampled, out: StepOutput) -> None:
-        request = sequence.request
         if result.token is None:
             # Which of its blocks brought it is not known, hits included: the next request computes all of them anew.
             self._pool.unpublish(sequence.slots)
@@ -251,16 +255,10 @@ class Engine:
         if sequence.hold:
             self._scheduler.remove(sequence)
             sequence.phase = Phase.HELD
-            prefill_s = self._clock() - sequence.started
-            out.prefilled.append(
-                Prefilled(
-                    request_id=request.request_id,
-                    first_token=result.token,
-                    finish=finish,
-                    sections=[],
-                    prefill_s=prefill_s,
-                )
-            )
+            assert sequence.seat is not None
+            sections = [] if finish is not None else self._seats.capture(sequence.seat)
+            self._scheduler.leave_seat(sequence)
+            out.prefilled.append(events.prefilled(sequence, finish, sections, self._clock()))
         elif finish is not None:
             self._forget(sequence)
         elif sequence.phase is Phase.PREFILL:

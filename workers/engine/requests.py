@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workers.engine.api import EngineRequest, RequestRefused
+from workers.engine.claims import Scope
 from workers.engine.sequence import Phase, Sequence
 from workers.identity import CacheIdentity, root_hash
+from workers.kvstore.extent import salt_id
 from workers.protocol import ErrorCode
 
 
@@ -41,4 +43,5 @@ def accept(request: EngineRequest, phase: Phase, *, hold: bool, limits: Limits, 
         block_tokens=limits.block_tokens,
         output_limit=min(request.sampling.max_tokens, limits.max_context - prompt),
         tokens=list(request.tokens),
+        scope=Scope(request.retention_class, salt_id(request.salt)),
     )

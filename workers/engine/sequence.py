@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from workers.engine.api import EngineRequest
+from workers.engine.claims import NOBODY, Scope
 from workers.identity import BlockHash, block_hash
 from workers.protocol import Finish
 
@@ -35,6 +36,9 @@ BLOCKLESS = frozenset({Phase.WAITING, Phase.ASKED, Phase.GRANTED, Phase.SUSPENDE
 class Sequence:
     """`tokens` is the prompt and every committed output token; the first `computed` of them are in the cache.
 
+    Where a hit's end runs again for the sake of its windows, `computed` begins below the hit (`paged_from`), and the
+    blocks between are read and not written. `seat` is its place in rings and state sections while it runs.
+
     `slots[i]` holds tokens [i * B, (i + 1) * B); `reserved` blocks more are promised for output. `chain` are the
     hashes of full blocks known so far, `published` how many of the slots were offered to the pool under them (or
     came from it).
@@ -47,7 +51,14 @@ class Sequence:
     block_tokens: int
     output_limit: int
     tokens: list[int]
+    scope: Scope = NOBODY
+    """On whose behalf it uses blocks."""
     computed: int = 0
+    paged_from: int = 0
+    """The hit, in tokens: paged rows below are exact, whoever computed them."""
+    rings_from: int = 0
+    """Where it began to run: its rings and states know nothing of what is below."""
+    seat: int | None = None
     slots: list[int] = field(default_factory=list)
     reserved: int = 0
     chain: list[BlockHash] = field(default_factory=list)
@@ -73,8 +84,13 @@ class Sequence:
 
     @property
     def left(self) -> int:
-        """Prompt tokens that are not in the cache yet."""
+        """Prompt tokens that are to run yet."""
         return self.prompt_tokens - self.computed
+
+    @property
+    def paged(self) -> int:
+        """Tokens whose paged rows are there."""
+        return max(self.computed, self.paged_from)
 
     @property
     def queue_key(self) -> tuple[int, float]:

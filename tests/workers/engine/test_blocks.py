@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from workers.engine.blocks import BlockPool, OutOfBlocks
+from workers.engine.claims import Scope
 from workers.identity import BlockHash
 
 TOTAL = 12
@@ -127,14 +128,100 @@ def test_hits_that_are_idle_count_against_the_room() -> None:
     assert not pool.fits(slots, 3)
 
 
-def test_a_purge_forgets_what_nobody_references() -> None:
+def test_a_purge_forgets_everything_and_frees_what_nobody_holds() -> None:
     pool, _ = make_pool()
-    kept, idle = filled(pool, (1, 2)), filled(pool, (3, 4))
+    held, idle = filled(pool, (1, 2)), filled(pool, (3, 4))
     pool.release(idle)
-    assert pool.drop_idle() == 2
-    assert pool.lookup(chain_of((3, 4))) == []
-    assert pool.lookup(chain_of((1, 2))) == kept
-    pool.check([kept], 0)
+    assert pool.purge() == 4
+    assert pool.lookup(chain_of((3, 4))) == pool.lookup(chain_of((1, 2))) == []
+    pool.check([held], 0)
+    assert pool.available == TOTAL - 2
+
+
+AGENT, CHAT, OTHER = Scope("agent", "t1"), Scope("chat", "t1"), Scope("chat", "t2")
+LIVES = {"agent": 10.0, "chat": 100.0}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def used(pool: BlockPool, path: tuple[int, ...], scope: Scope) -> None:
+    """A request of `scope` that came and went."""
+    chain = chain_of(path)
+    hits = pool.lookup(chain)
+    pool.acquire(hits)
+    slots = hits + pool.allocate(len(path) - len(hits))
+    for index in range(len(hits), len(path)):
+        pool.publish(slots[index], chain[index], scope)
+    pool.release(slots, scope)
+
+
+def test_a_block_lives_until_the_last_class_lets_go() -> None:
+    clock = Clock()
+    pool = BlockPool(TOTAL, lambda slot: None, clock)
+    used(pool, (1, 2), AGENT)
+    used(pool, (1,), CHAT)
+    clock.now += 11
+    assert pool.expire(LIVES.__getitem__) == 1
+    assert len(pool.lookup(chain_of((1, 2)))) == 1
+    clock.now += 100
+    assert pool.expire(LIVES.__getitem__) == 1
+    pool.check([], 0)
+    assert pool.cached == 0
+
+
+def test_a_use_renews_and_a_shorter_life_counts_at_once() -> None:
+    clock = Clock()
+    pool = BlockPool(TOTAL, lambda slot: None, clock)
+    used(pool, (1, 2), AGENT)
+    clock.now += 9
+    used(pool, (1, 2), AGENT)
+    clock.now += 9
+    assert pool.expire(LIVES.__getitem__) == 0
+    assert pool.expire(lambda name: 5.0) == 2
+
+
+def test_what_is_held_is_in_use_and_expires_a_life_after_it_was_given_back() -> None:
+    clock = Clock()
+    pool = BlockPool(TOTAL, lambda slot: None, clock)
+    used(pool, (1, 2), AGENT)
+    slots = pool.lookup(chain_of((1, 2)))
+    pool.acquire(slots)
+    clock.now += 50
+    assert pool.expire(LIVES.__getitem__) == 0
+    assert pool.lookup(chain_of((1, 2))) == slots
+    pool.release(slots, AGENT)
+    clock.now += 9
+    assert pool.expire(LIVES.__getitem__) == 0
+    clock.now += 2
+    assert pool.expire(LIVES.__getitem__) == 2
+
+
+def test_purges_reach_one_tenant_or_one_class() -> None:
+    pool, _ = make_pool()
+    used(pool, (1, 2), CHAT)
+    used(pool, (3,), OTHER)
+    used(pool, (4,), AGENT)
+    assert pool.purge_tenant("t2") == 1
+    assert pool.purge_class("agent") == 1
+    assert len(pool.lookup(chain_of((1, 2)))) == 2
+    assert pool.lookup(chain_of((3,))) == pool.lookup(chain_of((4,))) == []
+    pool.check([], 0)
+
+
+def test_pinned_blocks_keep_their_slot_until_they_are_given_back() -> None:
+    pool, _ = make_pool(2)
+    slots = filled(pool, (1, 2))
+    pool.pin(slots)
+    pool.release(slots)
+    assert pool.available == 0
+    pool.check([slots], 0)
+    pool.release(slots)
+    assert pool.available == 2
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -177,7 +264,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def purge(self) -> None:
-        self.pool.drop_idle()
+        self.pool.purge()
 
     @invariant()
     def conserved(self) -> None:
