@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from workers.engine.api import BlocksEvent, FailedEvent, ScheduledEvent
+from workers.engine.api import BlocksEvent, FailedEvent, Prefilled, ScheduledEvent
 from workers.engine.arena import Arena
 from workers.engine.sampler import Sampled
+from workers.engine.seats import Sections
 from workers.engine.sequence import Sequence
 from workers.protocol import ErrorCode, Finish, TokenDelta
 
 
-def scheduled(sequence: Sequence, hit: int, now: float) -> ScheduledEvent:
-    """Its prefill starts, with `hit` tokens from the pool: counted once, here."""
+def scheduled(sequence: Sequence, now: float) -> ScheduledEvent:
+    """Its prefill starts: what it hit in the pool is counted once, here."""
+    hit = sequence.paged_from
     return ScheduledEvent(
         request_id=sequence.request.request_id,
         pool_hit_tokens=hit,
         store_hit_tokens=0,
         miss_tokens=sequence.prompt_tokens - hit,
-        recomputed_tokens=0,
+        recomputed_tokens=hit - sequence.computed,
         queue_s=max(now - sequence.request.arrived, 0.0),
     )
 
@@ -37,9 +39,20 @@ def ended(sequence: Sequence, finish: Finish) -> TokenDelta:
     return TokenDelta(request_id=sequence.request.request_id, index=sequence.outputs, tokens=[], finish=finish)
 
 
+def prefilled(sequence: Sequence, finish: Finish | None, sections: Sections, now: float) -> Prefilled:
+    """Its prompt is complete, and the token that follows it was just appended."""
+    return Prefilled(
+        request_id=sequence.request.request_id,
+        first_token=sequence.tokens[-1],
+        finish=finish,
+        sections=sections,
+        prefill_s=now - sequence.started,
+    )
+
+
 def final_blocks(sequence: Sequence, arena: Arena) -> BlocksEvent | None:
     """Blocks whose bytes became final since the last call: full ones, at the prompt's end the last one too."""
-    final = len(sequence.slots) if not sequence.left else sequence.computed // sequence.block_tokens
+    final = len(sequence.slots) if not sequence.left else sequence.paged // sequence.block_tokens
     if final <= sequence.announced:
         return None
     first, sequence.announced = sequence.announced, final

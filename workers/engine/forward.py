@@ -23,7 +23,7 @@ class ForwardPasses:
         """The chunks that end at the last committed token, each with the token that follows it. What was computed is
         the caller's to note in the sequences.
         """
-        batch, sampling = build_batch(chunks)
+        batch, sampling = build_batch(chunks, self._model.look_back)
         output = self._model.forward(batch, self._views)
         sampled = sample_rows(output.logits, [chunk.sequence for chunk in sampling])
         self.steps += 1

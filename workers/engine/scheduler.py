@@ -8,16 +8,20 @@
 - A request is asked for credit when it could start. One that is refused is deferred, and has no part in any of this
   until its time comes: what one decode worker has no room for must not keep another one waiting.
 - Nothing starts while a request is suspended (`workers.engine.suspension`): it comes first.
+- Whatever runs has a seat (`workers.engine.seats`): there are as many as requests may run at once.
+- A hit may have to run again from somewhere before its end (`resume_from`): a prompt's length left counts from there.
 - At most `MAX_PREFILLS` prompts are in progress, beside short ones: blocks of half-computed prompts help nobody.
 """
 
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
 from workers.engine.blocks import BlockPool
+from workers.engine.seats import SeatPool
 from workers.engine.sequence import Phase, Sequence
 
 MAX_PREFILLS = 4
@@ -34,9 +38,9 @@ class Chunk:
 
 @dataclass(slots=True)
 class Admission:
-    """`started` now hold blocks and are prefilling, each with its hit in tokens; `asking` want credit."""
+    """`started` now hold blocks and a seat and are prefilling; `asking` want credit."""
 
-    started: list[tuple[Sequence, int]] = field(default_factory=list)
+    started: list[Sequence] = field(default_factory=list)
     asking: list[Sequence] = field(default_factory=list)
 
 
@@ -44,13 +48,22 @@ class Scheduler:
     """`waiting` is in order of priority, then arrival; `prefilling` and `decoding` in order of their start."""
 
     def __init__(
-        self, pool: BlockPool, *, block_tokens: int, token_budget: int, max_running: int, output_reserve: int
+        self,
+        pool: BlockPool,
+        *,
+        block_tokens: int,
+        token_budget: int,
+        max_running: int,
+        output_reserve: int,
+        resume_from: Callable[[int, int], int] = lambda hit, prompt: hit,
     ) -> None:
         self.pool = pool
         self.block_tokens = block_tokens
         self.token_budget = token_budget
         self.max_running = min(max_running, token_budget)
         self.output_reserve = output_reserve
+        self.seats = SeatPool(self.max_running)
+        self._resume_from = resume_from
         self.waiting: list[Sequence] = []
         self.prefilling: list[Sequence] = []
         self.decoding: list[Sequence] = []
@@ -106,7 +119,8 @@ class Scheduler:
         """Whether there could be room for it, seen before its prompt is hashed: at best every full block is here."""
         prompt, output = self.blocks_needed(sequence)
         least = prompt - sequence.prompt_tokens // self.block_tokens + output
-        return not self.suspended and self.running < self.max_running and least <= self.pool.available
+        room = self.running < self.max_running and self.seats.free > 0
+        return not self.suspended and room and least <= self.pool.available
 
     def hits(self, sequence: Sequence, *, whole_prompt: bool = False) -> list[int]:
         """Blocks of the longest usable prefix. The last token always runs here, unless only its bytes are wanted.
@@ -130,10 +144,11 @@ class Scheduler:
         return prompt, max(total - prompt, 0)
 
     def take_room(self, sequence: Sequence, hits: list[int]) -> bool:
-        """Blocks for the prompt, beginning with `hits`, and a promise for the output: all or nothing."""
+        """A seat, blocks for the prompt, beginning with `hits`, and a promise for the output: all or nothing."""
         prompt, output = self.blocks_needed(sequence)
-        if not self.pool.fits(hits, prompt - len(hits) + output):
+        if not self.seats.free or not self.pool.fits(hits, prompt - len(hits) + output):
             return False
+        sequence.seat = self.seats.take()
         self.pool.acquire(hits)
         sequence.slots = hits + self.pool.allocate(prompt - len(hits))
         self.pool.reserve(output)
@@ -141,6 +156,12 @@ class Scheduler:
         sequence.published = len(hits)
         sequence.hits = []
         return True
+
+    def leave_seat(self, sequence: Sequence) -> None:
+        """Its rings and states are of no further use here, or put aside."""
+        if sequence.seat is not None:
+            self.seats.give_back(sequence.seat)
+            sequence.seat = None
 
     def admit(self, now: float) -> Admission:
         """Start what can start, in order. Held requests are asked for credit first, when they could start now."""
@@ -157,7 +178,8 @@ class Scheduler:
             if self.running + (asked if waits else 0) >= self.max_running:
                 continue
             hits = self.hits(sequence)
-            left = sequence.prompt_tokens - len(hits) * self.block_tokens
+            hit = len(hits) * self.block_tokens
+            left = sequence.prompt_tokens - self._resume_from(hit, sequence.prompt_tokens)
             if not self._has_turn(left, asked if waits else 0):
                 continue
             if sequence.hold and waits:
@@ -171,7 +193,7 @@ class Scheduler:
             else:
                 fits = self.take_room(sequence, hits)
                 if fits:
-                    self._start(sequence, len(hits), result)
+                    self._start(sequence, hit, result)
             if fits:
                 for passed in without_room:
                     passed.passed_over += 1
@@ -181,12 +203,13 @@ class Scheduler:
                 without_room.append(sequence)
         return result
 
-    def _start(self, sequence: Sequence, hit_blocks: int, result: Admission) -> None:
+    def _start(self, sequence: Sequence, hit: int, result: Admission) -> None:
         self.waiting.remove(sequence)
         sequence.phase = Phase.PREFILL
-        sequence.computed = hit_blocks * self.block_tokens
+        sequence.paged_from = hit
+        sequence.computed = sequence.rings_from = self._resume_from(hit, sequence.prompt_tokens)
         self.prefilling.append(sequence)
-        result.started.append((sequence, sequence.computed))
+        result.started.append(sequence)
 
     def _promised_blocks(self) -> int:
         """Blocks that requests with credit, or about to get it, will take."""
