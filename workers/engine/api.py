@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from workers.constraints import Constraint
 from workers.protocol import ErrorCode, Finish, RequestId, Sampling, TokenDelta
 
 
@@ -37,6 +38,8 @@ class EngineRequest:
     """Monotonic seconds."""
     deadline: float
     """Monotonic seconds after which it is ended with `deadline_exceeded`."""
+    constraint: Constraint | None = None
+    """Progress through the grammar of `sampling`, where it names one."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -244,6 +244,9 @@ class Engine:
             self._commit(chunk.sequence, one, out)
 
     def _commit(self, sequence: Sequence, result: Sampled, out: StepOutput) -> None:
+        if result.fault:
+            self._fail(sequence, ErrorCode.INVALID, result.fault, out)
+            return
         if result.token is None:
             # Which of its blocks brought it is not known, hits included: the next request computes all of them anew.
             self._pool.unpublish(sequence.slots)

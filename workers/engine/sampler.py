@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.sampling import Purpose, SamplingParameters, log_probabilities, sample, uniform
+from workers.engine.adjustments import adjusted
 from workers.engine.sequence import Sequence
 from workers.protocol import TokenLogprobs
 
@@ -17,26 +18,33 @@ _MOST_TOP_K = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """`token` None: the row's logits were not finite."""
+    """`token` None: the row's logits were not finite, or (with a `fault`) its grammar leads nowhere."""
 
     token: int | None
     logprobs: TokenLogprobs | None
+    fault: str = ""
 
 
 @torch.inference_mode()
 def sample_rows(logits: torch.Tensor, sequences: list[Sequence]) -> list[Sampled]:
-    """`logits` [m, vocab] of the last committed token of each of m sequences."""
+    """`logits` [m, vocab] of the last committed token of each of m sequences.
+
+    Log-probabilities are those of the model, before biases, penalties and grammars.
+    """
     if not sequences:
         return []
     rows_finite = logits.isfinite().all(-1)
     finite = rows_finite.tolist()
     if not all(finite):  # the filters' searches go out of bounds on NaN, which would end everybody's engine
         logits = logits.masked_fill(~rows_finite[:, None], 0.0)
-    tokens = sample(logits, _parameters(sequences))
+    wanted, faults = adjusted(logits, sequences)
+    tokens = sample(wanted, _parameters(sequences))
     ids = tokens.tolist()
     logprobs = _logprobs(logits, tokens, sequences)
     return [
-        Sampled(ids[row] if finite[row] else None, logprobs.get(row) if finite[row] else None)
+        Sampled(ids[row], logprobs.get(row)) if finite[row] and row not in faults
+        # A row that is not finite is told as that, whatever its grammar made of it.
+        else Sampled(None, None, faults.get(row, "") if finite[row] else "")
         for row in range(len(ids))
     ]
 

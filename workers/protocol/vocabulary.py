@@ -103,6 +103,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     """Number of alternatives to report beside each token's log-probability; None reports nothing."""
+    logit_bias: dict[int, float] = {}
+    """Added to the logits of these tokens."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of every token that the output holds already."""
+    frequency_penalty: float = 0.0
+    """Subtracted as often as the output holds the token."""
+    grammar: str = ""
+    """What the output must follow (`workers.constraints`); empty leaves it free."""
 
 
 class CacheScope(msgspec.Struct, frozen=True, kw_only=True):

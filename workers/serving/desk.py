@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from workers import protocol
+from workers.constraints import Grammars
 from workers.engine.api import EngineBusy, EngineRequest, FailedEvent, RequestRefused, ScheduledEvent, StepOutput
 from workers.protocol import (
     Cancel,
@@ -67,6 +68,7 @@ class Desk:
     requests: Requests
     counters: Counters
     state: Callable[[], WorkerState]
+    grammars: Grammars
     transfer: Transfer | None = None
     _refusals: dict[RequestId, int] = field(default_factory=dict)
 
@@ -191,6 +193,7 @@ class Desk:
                 priority=frame.priority,
                 arrived=now,
                 deadline=now + min(max(frame.deadline_s, 0.0), MAX_DEADLINE_S),
+                constraint=self.grammars.constraint(grammar) if (grammar := frame.sampling.grammar) else None,
             )
         return None
 

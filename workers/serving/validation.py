@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
+from workers.constraints import MAX_GRAMMAR_BYTES
 from workers.protocol import Decode, Prefill, Sampling
 
 MAX_LOGPROBS = 1024
 """Alternatives beside each token: what bounds the size of a frame, far above what the API offers."""
+MAX_BIAS = 100.0
+MAX_BIASED = 4096
+"""Tokens that one request may bias."""
 
 
 def fault(frame: Prefill | Decode) -> str | None:
@@ -32,4 +36,13 @@ def sampling_fault(sampling: Sampling) -> str | None:
         return f"max_tokens is {s.max_tokens}, at least 1 is needed"
     if s.logprobs is not None and not 0 <= s.logprobs <= MAX_LOGPROBS:
         return f"logprobs is {s.logprobs}, 0 to {MAX_LOGPROBS} is needed"
+    for name, value in (("presence_penalty", s.presence_penalty), ("frequency_penalty", s.frequency_penalty)):
+        if not -MAX_BIAS <= value <= MAX_BIAS:
+            return f"{name} is {value}, -{MAX_BIAS:g} to {MAX_BIAS:g} is needed"
+    if len(s.logit_bias) > MAX_BIASED:
+        return f"logit_bias names {len(s.logit_bias)} tokens, at most {MAX_BIASED} are possible"
+    if not all(-MAX_BIAS <= bias <= MAX_BIAS for bias in s.logit_bias.values()):
+        return f"logit_bias holds numbers outside -{MAX_BIAS:g} to {MAX_BIAS:g}"
+    if len(s.grammar) > MAX_GRAMMAR_BYTES:
+        return f"the grammar is larger than {MAX_GRAMMAR_BYTES} characters"
     return None

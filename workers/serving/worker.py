@@ -7,8 +7,10 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
+from workers.constraints import Grammars
 from workers.engine.api import StepOutput
 from workers.manifest import ModelManifest
 from workers.protocol import ErrorCode, Role, Welcome, WorkerState
@@ -49,7 +51,10 @@ class Worker:
         self.engine = EngineThread(load, self)
         bound = spec.engine.max_queue + 2 * spec.engine.max_running
         self.requests = Requests(bound, self.counters)
-        self.desk = Desk(spec, self.engine, self.requests, self.counters, lambda: self.state)
+        grammars = Grammars(
+            Path(spec.model_path), eos_token_ids=manifest.eos_token_ids, vocab_size=manifest.vocab_size
+        )
+        self.desk = Desk(spec, self.engine, self.requests, self.counters, lambda: self.state, grammars)
         self.shared_memory = SharedMemory()
         self.listener = Listener(
             spec, self.deadlines, self.desk, self.shared_memory, self.welcome, lambda: counting.status(self.moment())
