@@ -6,12 +6,30 @@ import enum
 
 import msgspec
 
+from workers.network.security import LinkSecurity
 from workers.protocol import Address, Endpoint, Role
 
 
 class WeightFormat(enum.StrEnum):
+    """How the weights of linear layers lie in memory while they are used."""
+
     FP32 = "fp32"
     BF16 = "bf16"
+    W8 = "w8"
+    """int8 with one scale per output row; inputs stay as they are."""
+    W8A8 = "w8a8"
+    """The same, and inputs are int8 with one scale per row: no row's result depends on its neighbours."""
+
+
+class PrefillTrim(enum.StrEnum):
+    """What prefill does with the prompt's rows before its tail, in layers that only the tail needs."""
+
+    OFF = "off"
+    """Every layer computes every row."""
+    MASK = "mask"
+    """Every row is computed, and the tail sees what it would see under `compact`: for comparison."""
+    COMPACT = "compact"
+    """They are left out. Models whose layers all need every row are not affected by any of the three."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,6 +38,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     weight_format: WeightFormat = WeightFormat.FP32
     batch_invariant: bool = False
     """Results equal to the bit whatever shares the batch; slower."""
+    prefill_trim: PrefillTrim = PrefillTrim.COMPACT
+    """Not part of block identity: it decides about layers that write no paged rows."""
     pool_blocks: int = 2048
     """Blocks in the pool, at the model's tokens per block."""
     max_context: int | None = None
@@ -35,6 +55,26 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Memory for the blocks of requests that step aside while the pool is full."""
 
 
+class TransferChoice(enum.StrEnum):
+    """How a decode worker reaches the blocks of prefill workers that listen on TCP."""
+
+    AUTO = "auto"
+    """Shared memory where both are on one host and the socket can be reached, else TCP."""
+    SHARED_MEMORY = "shared_memory"
+    TCP = "tcp"
+
+
+class WorkerNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a worker needs beside its endpoint where that is `tcp:` (docs/operations/network.md)."""
+
+    listen: Endpoint | None = None
+    """What is bound, where that is not the endpoint itself."""
+    local: Endpoint | None = None
+    """A unix socket beside the TCP endpoint, for the node agent and for decode workers of this host."""
+    security: LinkSecurity = LinkSecurity()
+    transfer: TransferChoice = TransferChoice.AUTO
+
+
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rank of one worker. `python -m workers.serve SPEC.json` runs it."""
 
@@ -47,14 +87,14 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     model_path: str
     engine: EngineSettings
     endpoint: Endpoint
-    """Where gateways, agents and decode workers connect."""
+    """Where gateways and decode workers connect, as they dial it."""
     valkey_url: str
     """For the discovery lease and telemetry only; the worker serves without it."""
     device: str = "cpu"
     threads: int = 1
     drain_deadline_s: float = 30.0
     heartbeat_s: float = 1.0
-    secret: str = ""
+    network: WorkerNetwork = WorkerNetwork()
 
 
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True):

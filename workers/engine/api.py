@@ -116,6 +116,8 @@ class EngineStats:
     steps: int
     computed_tokens: int
     preemptions: int
+    rows_saved: tuple[int, ...] = ()
+    """Rows of prompts that each layer was spared, because only the tail goes through it."""
 
 
 class EngineBusy(Exception):

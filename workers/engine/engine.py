@@ -24,8 +24,10 @@ from workers.engine.sampler import Sampled
 from workers.engine.scheduler import Chunk, Scheduler
 from workers.engine.seats import SeatMemory
 from workers.engine.sequence import BLOCKLESS, Phase, Sequence
+from workers.engine.store_link import StoreLink
 from workers.engine.suspension import Suspension
 from workers.identity import CacheIdentity
+from workers.kvstore.store import Store
 from workers.models.base import CausalModel
 from workers.protocol import ErrorCode, Finish, RequestId, TokenDelta
 from workers.spec import EngineSettings
@@ -40,6 +42,7 @@ class Engine:
         settings: EngineSettings,
         identity: CacheIdentity,
         *,
+        store: Store | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model = model
@@ -52,6 +55,7 @@ class Engine:
         )
         self.arena = Arena(settings.pool_blocks, self.layout.block_bytes)
         self._pool = BlockPool(settings.pool_blocks, self.arena.bump, clock)
+        self._store = store and StoreLink(store, self._pool, self.arena, fingerprint=identity.fingerprint())
         self._scheduler = Scheduler(
             self._pool,
             block_tokens=self.block_tokens,
@@ -59,6 +63,7 @@ class Engine:
             max_running=settings.max_running,
             output_reserve=settings.output_reserve_tokens,
             resume_from=model.resume_from,
+            store=self._store and self._store.reads,
         )
         self._seats = SeatMemory(self.layout, self._scheduler.seats.total)
         self._forward = ForwardPasses(model, self.layout.views(self.arena.blocks, self._seats.rows))
@@ -135,6 +140,8 @@ class Engine:
         sequence.computed = sequence.prompt_tokens
         sequence.tokens.append(first_token)
         publish(self._pool, sequence)
+        if self._store is not None:
+            self._store.taken_over(sequence)
         finish = sequence.finish_after(first_token)
         if finish is not None:  # the two halves of the request need not agree on its end
             self._ended.append(events.ended(sequence, finish))
@@ -156,6 +163,8 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would do anything: tokens to compute, a change since the last step, or a deadline passed."""
         computing = self._scheduler.prefilling or self._scheduler.decoding
+        if self._store is not None and self._store.pending:
+            return True
         return bool(computing) or self._changed or self._clock() >= min(self._requests.next_deadline, self._next_turn)
 
     def step(self) -> StepOutput:
@@ -164,6 +173,8 @@ class Engine:
         self._ended = []
         now = self._clock()
         self._changed = False
+        if self._store is not None:
+            self._store.turn()
         self._expire(now, out)
         self._suspension.resume()
         self._admit(now, out)
@@ -185,6 +196,7 @@ class Engine:
             steps=self._forward.steps,
             computed_tokens=self._forward.computed_tokens,
             preemptions=self._suspension.count,
+            rows_saved=self._forward.rows_saved,
         )
 
     def check_conservation(self) -> None:
@@ -193,7 +205,8 @@ class Engine:
         """
         sequences = list(self._requests)
         self._scheduler.seats.check([s.seat for s in sequences if s.seat is not None])
-        self._pool.check((s.slots for s in sequences), sum(s.reserved for s in sequences))
+        pinned = self._store.pinned() if self._store is not None else ()
+        self._pool.check((*(s.slots for s in sequences), *pinned), sum(s.reserved for s in sequences))
         for sequence in sequences:
             assert not (sequence.phase in BLOCKLESS and sequence.slots), (
                 f"a {sequence.phase.value} request holds blocks"
@@ -216,6 +229,9 @@ class Engine:
             sequence.started = now
             assert sequence.seat is not None
             self._seats.clear(sequence.seat)
+            if self._store is not None:
+                self._store.start(sequence, sequence.published)
+                publish(self._pool, sequence)
             out.scheduled.append(events.scheduled(sequence, now))
             self._announce(sequence, out)
 
@@ -239,6 +255,8 @@ class Engine:
             sequence.computed += chunk.count
             if sequence not in spoilt:
                 publish(self._pool, sequence)
+                if self._store is not None:
+                    self._store.writes.progress(sequence)
                 self._announce(sequence, out)
         for chunk, one in sampled:
             self._commit(chunk.sequence, one, out)
@@ -250,6 +268,7 @@ class Engine:
         if result.token is None:
             # Which of its blocks brought it is not known, hits included: the next request computes all of them anew.
             self._pool.unpublish(sequence.slots)
+            sequence.published = 0
             self._fail(sequence, ErrorCode.INTERNAL, "the model's logits are not finite", out)
             return
         sequence.tokens.append(result.token)
@@ -286,10 +305,14 @@ class Engine:
         """The request ends: everything it holds goes back."""
         self._requests.remove(sequence)
         self._scheduler.remove(sequence)
+        if self._store is not None:
+            self._store.ended(sequence)
         self._suspension.give_back(sequence)
         self._suspension.forget(sequence)
         sequence.phase = Phase.ENDED
         self._changed = True
 
     def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
         self.arena.close()

@@ -18,6 +18,8 @@ class ForwardPasses:
         self.steps = 0
         self.computed_tokens = 0
         """Rows of prompts, recomputed ones included."""
+        self.rows_saved: tuple[int, ...] = ()
+        """By layer: how many rows of the batches so far did not go through it."""
 
     def run(self, chunks: list[Chunk]) -> list[tuple[Chunk, Sampled]]:
         """The chunks that end at the last committed token, each with the token that follows it. What was computed is
@@ -27,5 +29,10 @@ class ForwardPasses:
         output = self._model.forward(batch, self._views)
         sampled = sample_rows(output.logits, [chunk.sequence for chunk in sampling])
         self.steps += 1
+        self._note_rows(len(batch.tokens), output.layer_rows)
         self.computed_tokens += sum(chunk.count for chunk in chunks if chunk.sequence.phase is Phase.PREFILL)
         return list(zip(sampling, sampled, strict=True))
+
+    def _note_rows(self, rows: int, layer_rows: tuple[int, ...]) -> None:
+        before = self.rows_saved or (0,) * len(layer_rows)
+        self.rows_saved = tuple(known + rows - ran for known, ran in zip(before, layer_rows, strict=True))

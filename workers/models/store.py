@@ -134,7 +134,11 @@ def load_model(
     progress: Progress | None = None,
 ) -> CausalModel:
     """The model in a store folder, ready for the engine. Raises ManifestError or StoreError."""
+    from kernels.linear import FORMATS
+
     manifest = read_manifest(folder)
+    if weight_format not in FORMATS:
+        raise StoreError(f"{manifest.name}: weights in {weight_format} cannot be run yet; known are {', '.join(FORMATS)}")
     if manifest.family != "llama":
         raise StoreError(f"{manifest.name}: models of family {manifest.family!r} cannot be served yet")
     from workers.models.gguf_file import GGUFError

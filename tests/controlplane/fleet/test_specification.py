@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.fleet.specification import ModelRef, RevisionSpec
 from workers.protocol import Role
-from workers.spec import EngineSettings, WeightFormat
+from workers.spec import EngineSettings, PrefillTrim, WeightFormat
 
 MODEL = ModelRef(name="m", weights_fingerprint="w", tokenizer_fingerprint="t")
 
@@ -38,9 +38,24 @@ def test_every_field_counts(changes: dict[str, object]) -> None:
 
 
 def test_the_hash_is_the_same_in_every_process() -> None:
-    assert spec().hash() == "72166d1e96881674984ae59551f124c19b8845a43954b6ebb7536af49db7834f"
+    assert spec().hash() == "7b18914b4b010f23da0734852da1ebe350f5d2132ab532f9608cc1250b5425b8"
 
 
 def test_unknown_fields_are_errors() -> None:
     with pytest.raises(msgspec.ValidationError):
         RevisionSpec.from_json(spec().to_json() | {"surprise": 1})
+
+
+@pytest.mark.parametrize("weight_format", list(WeightFormat))
+@pytest.mark.parametrize("trim", list(PrefillTrim))
+def test_weight_formats_and_trims_are_settings_of_a_revision(weight_format: WeightFormat, trim: PrefillTrim) -> None:
+    engine = json.dumps({"weight_format": weight_format.value, "prefill_trim": trim.value}).encode()
+    settings = msgspec.json.decode(engine, type=EngineSettings)
+    assert (settings.weight_format, settings.prefill_trim) == (weight_format, trim)
+    default = (weight_format, trim) == (WeightFormat.FP32, PrefillTrim.COMPACT)
+    assert (spec(engine=settings).hash() == spec().hash()) is default
+
+
+def test_another_weight_format_is_refused_by_name() -> None:
+    with pytest.raises(msgspec.ValidationError, match="weight_format"):
+        msgspec.json.decode(b'{"weight_format": "int3"}', type=EngineSettings)
