@@ -54,6 +54,7 @@ from workers.protocol.transfer import (
     Release,
     Reserve,
     StateReady,
+    StateSectionPart,
     StateSectionRef,
     Subscribe,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "Sampling",
     "Scheduled",
     "StateReady",
+    "StateSectionPart",
     "StateSectionRef",
     "Status",
     "Subscribe",

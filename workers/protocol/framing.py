@@ -32,6 +32,7 @@ from workers.protocol.transfer import (
     Release,
     Reserve,
     StateReady,
+    StateSectionPart,
     Subscribe,
 )
 
@@ -60,6 +61,7 @@ Frame = (
     | ArenaOffer
     | Reserve
     | BlocksReady
+    | StateSectionPart
     | StateReady
 )
 

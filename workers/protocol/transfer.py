@@ -79,16 +79,26 @@ class BlocksReady(msgspec.Struct, tag="blocks", kw_only=True):
     generations: list[int]
 
 
-class StateSectionRef(msgspec.Struct, kw_only=True):
-    """One named, versioned state section, its bytes inline (sections of the default model are small or absent)."""
+class StateSectionPart(msgspec.Struct, tag="section", kw_only=True):
+    """The next bytes of one section of the request: its window rings, or a state."""
 
+    request_id: RequestId
     name: str
-    version: int
     data: bytes
 
 
+class StateSectionRef(msgspec.Struct, kw_only=True):
+    """One named, versioned section, whose `nbytes` bytes came in parts."""
+
+    name: str
+    version: int
+    nbytes: int
+
+
 class StateReady(msgspec.Struct, tag="state", kw_only=True):
-    """Prefill is complete: what decode needs beside the blocks. Sent after the last `BlocksReady`."""
+    """Prefill is complete: what decode needs beside the blocks. Sent after the last `BlocksReady` and
+    `StateSectionPart`.
+    """
 
     request_id: RequestId
     first_token: int

@@ -28,11 +28,11 @@ from workers.protocol import (
     RequestId,
     Reserve,
     StateReady,
-    StateSectionRef,
     Subscribe,
 )
 from workers.transfer.base import EngineCalls, FrameSink, RequestOwner
 from workers.transfer.deadlines import Deadlines
+from workers.transfer.sections import parts, references
 
 logger = logging.getLogger(__name__)
 
@@ -204,10 +204,14 @@ class Holder:
         hold.prefilled_at = time.monotonic()
         hold.announced = True
         self._enter(hold, HoldPhase.RELEASE, self.deadlines.release_s)
-        sections = [StateSectionRef(name=name, version=version, data=data) for name, version, data in event.sections]
+        for part in parts(event.request_id, event.sections):
+            hold.link.send(part)
         hold.link.send(
             StateReady(
-                request_id=event.request_id, first_token=event.first_token, sections=sections, finish=event.finish
+                request_id=event.request_id,
+                first_token=event.first_token,
+                sections=references(event.sections),
+                finish=event.finish,
             )
         )
 

@@ -24,6 +24,7 @@ from workers.protocol import (
     RequestId,
     Reserve,
     StateReady,
+    StateSectionPart,
     Welcome,
     WorkerState,
 )
@@ -168,6 +169,8 @@ class Links:
                     self.puller.reserve(link, frame)
                 case BlocksReady():
                     self.puller.blocks_ready(link, frame)
+                case StateSectionPart():
+                    self.puller.section_part(link, frame)
                 case StateReady():
                     self.puller.state_ready(link, frame)
                 case Abort():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from workers.engine.api import EngineRequest, Reservation
 from workers.protocol import ErrorCode, StateReady
 from workers.transfer.base import BlockSource, FrameSink
+from workers.transfer.sections import IncomingSections
 
 
 class PullPhase(enum.StrEnum):
@@ -42,6 +43,7 @@ class PullState:
     """How often the engine had no room."""
     pending: deque[Announced] = field(default_factory=deque)
     filled: set[int] = field(default_factory=set)
+    sections: IncomingSections = field(default_factory=IncomingSections)
     state: StateReady | None = None
     state_at: float = 0.0
     copying: bool = False

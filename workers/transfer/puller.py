@@ -28,6 +28,7 @@ from workers.protocol import (
     RequestId,
     Reserve,
     StateReady,
+    StateSectionPart,
     Subscribe,
 )
 from workers.transfer.base import (
@@ -147,6 +148,16 @@ class Puller:
                 pull.pending.append(Announced(frame.first + offset, slot, generation))
         self._advance(pull)
 
+    def section_part(self, link: FrameSink, frame: StateSectionPart) -> None:
+        pull = self._of(link, frame.request_id)
+        if pull is None or pull.phase is not PullPhase.FILLING or pull.failure is not None:
+            return
+        self._progress(pull)
+        try:
+            pull.sections.add(frame)
+        except TransferError as error:
+            self._fail(pull, error.code, str(error))
+
     def state_ready(self, link: FrameSink, frame: StateReady) -> None:
         pull = self._of(link, frame.request_id)
         if pull is not None and pull.phase is PullPhase.FILLING and pull.failure is None:
@@ -232,9 +243,13 @@ class Puller:
 
     def _activate(self, pull: PullState, state: StateReady) -> None:
         request_id = pull.request.request_id
+        try:
+            sections = pull.sections.complete(state)
+        except TransferError as error:
+            self._fail(pull, error.code, str(error))
+            return
         pull.phase = PullPhase.ACTIVATING
         del self.pulls[request_id]
-        sections = [(section.name, section.version, section.data) for section in state.sections]
         if state.finish is not None:
             self._discard(request_id)
         else:
