@@ -1,7 +1,7 @@
 """A request's sections (window rings, states) on their way: cut into frames of bounded size, put together again.
 
-Sections are pushed behind the last blocks, on the link that announces those: a few megabytes a request at most, in parts
-that leave room for other frames. `StateReady` ends them and says what must have come.
+Sections are pushed behind the last blocks, on the link that announces those: a few megabytes a request at most, in
+parts that leave room for other frames. `StateReady` ends them and says what must have come.
 """
 
 from __future__ import annotations
