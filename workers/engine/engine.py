@@ -55,7 +55,9 @@ class Engine:
         )
         self.arena = Arena(settings.pool_blocks, self.layout.block_bytes)
         self._pool = BlockPool(settings.pool_blocks, self.arena.bump, clock)
-        self._store = store and StoreLink(store, self._pool, self.arena, fingerprint=identity.fingerprint())
+        self._store: StoreLink | None = None
+        if store is not None:
+            self._store = StoreLink(store, self._pool, self.arena, fingerprint=identity.fingerprint())
         self._scheduler = Scheduler(
             self._pool,
             block_tokens=self.block_tokens,
@@ -63,7 +65,7 @@ class Engine:
             max_running=settings.max_running,
             output_reserve=settings.output_reserve_tokens,
             resume_from=model.resume_from,
-            store=self._store and self._store.reads,
+            store=None if self._store is None else self._store.reads,
         )
         self._seats = SeatMemory(self.layout, self._scheduler.seats.total)
         self._forward = ForwardPasses(model, self.layout.views(self.arena.blocks, self._seats.rows))

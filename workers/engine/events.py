@@ -11,12 +11,12 @@ from workers.protocol import ErrorCode, Finish, TokenDelta
 
 
 def scheduled(sequence: Sequence, now: float) -> ScheduledEvent:
-    """Its prefill starts: what it hit in the pool is counted once, here."""
+    """Its prefill starts: what it hit in pool and store is counted once, here."""
     hit = sequence.paged_from
     return ScheduledEvent(
         request_id=sequence.request.request_id,
-        pool_hit_tokens=hit,
-        store_hit_tokens=0,
+        pool_hit_tokens=hit - sequence.store_hit,
+        store_hit_tokens=sequence.store_hit,
         miss_tokens=sequence.prompt_tokens - hit,
         recomputed_tokens=hit - sequence.computed,
         queue_s=max(now - sequence.request.arrived, 0.0),

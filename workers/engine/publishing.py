@@ -9,12 +9,12 @@ from workers.engine.sequence import Sequence
 def publish(pool: BlockPool, sequence: Sequence) -> None:
     """Offer the blocks that are full now; what the pool knows already under another slot stays private.
 
-    Blocks of a hit that runs again came from the pool and count as published already.
+    Blocks of a hit that runs again are full already; those that came from the pool count as published.
     """
-    full = sequence.computed // sequence.block_tokens
+    full = sequence.paged // sequence.block_tokens
     if full <= sequence.published:
         return
-    sequence.extend_chain(sequence.computed)
+    sequence.extend_chain(sequence.paged)
     for index in range(sequence.published, full):
         pool.publish(sequence.slots[index], sequence.chain[index], sequence.scope)
     sequence.published = full

@@ -23,6 +23,7 @@ from itertools import islice
 from workers.engine.blocks import BlockPool
 from workers.engine.seats import SeatPool
 from workers.engine.sequence import Phase, Sequence
+from workers.engine.store_reads import StoreReads
 
 MAX_PREFILLS = 4
 PATIENCE = 64
@@ -56,6 +57,7 @@ class Scheduler:
         max_running: int,
         output_reserve: int,
         resume_from: Callable[[int, int], int] = lambda hit, prompt: hit,
+        store: StoreReads | None = None,
     ) -> None:
         self.pool = pool
         self.block_tokens = block_tokens
@@ -64,6 +66,7 @@ class Scheduler:
         self.output_reserve = output_reserve
         self.seats = SeatPool(self.max_running)
         self._resume_from = resume_from
+        self._store = store
         self.waiting: list[Sequence] = []
         self.prefilling: list[Sequence] = []
         self.decoding: list[Sequence] = []
@@ -178,7 +181,10 @@ class Scheduler:
             if self.running + (asked if waits else 0) >= self.max_running:
                 continue
             hits = self.hits(sequence)
-            hit = len(hits) * self.block_tokens
+            more = self._from_store(sequence, hits)
+            if more is None:
+                continue
+            hit = (len(hits) + more) * self.block_tokens
             left = sequence.prompt_tokens - self._resume_from(hit, sequence.prompt_tokens)
             if not self._has_turn(left, asked if waits else 0):
                 continue
@@ -193,6 +199,7 @@ class Scheduler:
             else:
                 fits = self.take_room(sequence, hits)
                 if fits:
+                    sequence.store_hit = more * self.block_tokens
                     self._start(sequence, hit, result)
             if fits:
                 for passed in without_room:
@@ -202,6 +209,16 @@ class Scheduler:
             else:
                 without_room.append(sequence)
         return result
+
+    def _from_store(self, sequence: Sequence, hits: list[int]) -> int | None:
+        """Blocks that the KV store adds to `hits`, or None while they are being read. Nothing is read for a request
+        that would not have room."""
+        if self._store is None:
+            return 0
+        prompt, _ = self.blocks_needed(sequence)
+        if self.pool.fits(hits, prompt - len(hits)) and not self._store.ready(sequence, len(hits)):
+            return None
+        return self._store.found(sequence, len(hits))
 
     def _start(self, sequence: Sequence, hit: int, result: Admission) -> None:
         self.waiting.remove(sequence)

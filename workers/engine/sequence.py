@@ -63,6 +63,10 @@ class Sequence:
     reserved: int = 0
     chain: list[BlockHash] = field(default_factory=list)
     published: int = 0
+    store_hit: int = 0
+    """The part of the hit, in tokens, that came from the KV store; the rest was in the pool."""
+    stored: int = 0
+    """Leading blocks that the KV store has, or was given."""
     hits: list[int] = field(default_factory=list)
     """While it waits: slots of the leading blocks last found in the pool, true as long as the pool's `forgotten` is
     `hits_as_of`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -47,13 +48,17 @@ class Prefetch:
         self._reads, self._chain, self._start, self._stop = reads, chain, start, stop
         self._segments: list[Segment] = []
         self._futures: list[Future[SegmentData]] = []
+        self._dropped = False
+        self._lock = threading.Lock()
         self.hit: Future[Hit] = Future()
 
     def begin(self, hit: Hit) -> None:
-        """Start the reads of what was found."""
-        self._segments = segments_of(hit.runs, self._start, min(self._stop, hit.blocks))
-        self._futures = self._reads.submit(self._segments, self._chain)
-        self._segments = self._segments[: len(self._futures)]
+        """Start the reads of what was found, unless nobody waits for them any more."""
+        with self._lock:
+            if not self._dropped:
+                self._segments = segments_of(hit.runs, self._start, min(self._stop, hit.blocks))
+                self._futures = self._reads.submit(self._segments, self._chain)
+                self._segments = self._segments[: len(self._futures)]
         self.hit.set_result(hit)
 
     def done(self) -> bool:
@@ -72,8 +77,10 @@ class Prefetch:
         return self._reads.gather(self._start, self._segments, self._futures, deadline)
 
     def drop(self) -> None:
-        """Nobody needs the bytes any more."""
-        self.take(0.0).release()
+        """Nobody needs the bytes any more. Not after `take`, whose result is released instead."""
+        with self._lock:
+            self._dropped = True
+            self._reads.abandon(self._futures)
 
 
 class Reads:
@@ -120,6 +127,12 @@ class Reads:
                 self.health.count("reads_dropped_queue")
                 break
         return futures
+
+    def abandon(self, futures: Sequence[Future[SegmentData]]) -> None:
+        """Nobody takes what these read: what has not begun never does, and memory comes back."""
+        for future in futures:
+            if not future.cancel():
+                future.add_done_callback(self._reader.discard)
 
     def gather(
         self, start: int, segments: Sequence[Segment], futures: Sequence[Future[SegmentData]], deadline: float

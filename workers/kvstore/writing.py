@@ -34,6 +34,12 @@ from workers.kvstore.policy import sidecar_claim
 Buffer = bytes | bytearray | memoryview
 
 _PAUSE_S: Final = 0.1
+ORPHAN_PATIENCE_S: Final = 5.0
+"""A run whose parent is not there yet waits so long for it: another worker may be about to write it."""
+
+
+class _ParentMissing(Exception):
+    """The block above the run is not in the store, or not yet."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +62,9 @@ class Write:
     """Monotonic seconds; later it is dropped."""
     done: Callable[[], None] | None = None
     """Called once the bytes are not needed any more, whatever became of them."""
+    not_before: float = 0.0
+    """Monotonic seconds: the writer's to set, while it waits for the run's parent."""
+    orphan_until: float | None = None
 
     @property
     def nbytes(self) -> int:
@@ -130,39 +139,63 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._queue) or self._closed)
-                if not self._queue:
+                write = self._next()
+                if write is None:
                     return
-                write = self._queue.popleft()
                 self._active = True
             try:
-                self._attempt(write)
+                if not self._attempt(write):
+                    with self._changed:
+                        self._queue.append(write)
+                        self._active = False
+                    continue
             except Exception as error:  # noqa: BLE001 - one bad write must not end the thread; it is counted
                 self._health.count("writes_failed")
                 self._health.count(f"writes_failed_{type(error).__name__}")
-            finally:
-                with self._changed:
-                    self._bytes -= write.nbytes
-                    self._active = False
-                    self._changed.notify_all()
-                if write.done is not None:
-                    write.done()
+            with self._changed:
+                self._bytes -= write.nbytes
+                self._active = False
+                self._changed.notify_all()
+            if write.done is not None:
+                write.done()
 
-    def _attempt(self, write: Write) -> None:
-        """Write, waiting for the index where it is away, until the deadline."""
+    def _next(self) -> Write | None:
+        """The next write whose time has come; None at the end. Called with the lock, which it gives up to wait."""
+        while True:
+            now = time.monotonic()
+            for position, write in enumerate(self._queue):
+                if write.not_before <= now or self._closed:
+                    del self._queue[position]
+                    return write
+            if self._closed:
+                return None
+            first = min((write.not_before for write in self._queue), default=None)
+            self._changed.wait(None if first is None else first - now)
+
+    def _attempt(self, write: Write) -> bool:
+        """Write, waiting for the index where it is away, until the deadline. False: to be tried again later."""
         while not self._closed:
             if time.monotonic() > write.deadline:
                 break
             try:
                 self._write(write)
-                return
+                return True
             except IndexUnavailable:
                 time.sleep(_PAUSE_S)
+            except _ParentMissing:
+                now = time.monotonic()
+                write.orphan_until = write.orphan_until or min(write.deadline, now + ORPHAN_PATIENCE_S)
+                if now < write.orphan_until:
+                    write.not_before = now + _PAUSE_S
+                    return False
+                self._health.count("writes_dropped_orphan")
+                return True
             except OSError as error:
                 self._failed(error)
                 self._health.count("writes_dropped_disk")
-                return
+                return True
         self._health.count("writes_dropped_deadline")
+        return True
 
     def _write(self, write: Write) -> None:
         self._root.check(self._store_id())
@@ -172,8 +205,7 @@ class Writer:
         found = self._touch(write)
         first = max(found, write.start)
         if found < write.start:
-            self._health.count("writes_dropped_orphan")
-            return
+            raise _ParentMissing
         at, end = first - write.start, len(write.blocks)
         while at < end:
             upto, size = at, 0

@@ -7,6 +7,7 @@ import pytest
 
 from tests.workers.kvstore.factories import IDENTITY, SALT, StoreFactory, make_chain, payload, put, served
 from workers.identity import BlockHash
+from workers.kvstore import writing
 from workers.kvstore.clock import ManualClock
 from workers.kvstore.store import Store
 
@@ -48,6 +49,16 @@ def test_borrowed_bytes_are_given_back_whatever_happens(stores: StoreFactory) ->
     assert given == ["written", "dropped"]
 
 
+def test_blocks_wait_for_ancestors_that_another_process_is_writing(stores: StoreFactory) -> None:
+    early, late = stores.open(), stores.open()
+    chain = make_chain(8)
+    assert hand_over(early, chain, start=4)
+    time.sleep(0.15)
+    put(late, chain[:4])
+    assert early.flush()
+    assert served(late, chain) == 8
+
+
 def test_copied_bytes_may_change_at_once(stores: StoreFactory) -> None:
     store = stores.open()
     blocks = make_chain(4)
@@ -66,7 +77,8 @@ def test_copied_bytes_may_change_at_once(stores: StoreFactory) -> None:
     assert served(store, blocks) == 4
 
 
-def test_blocks_whose_ancestors_went_are_dropped(stores: StoreFactory) -> None:
+def test_blocks_whose_ancestors_went_are_dropped(stores: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "ORPHAN_PATIENCE_S", 0.1)
     store = stores.open()
     assert hand_over(store, make_chain(8), start=4)
     assert store.flush()

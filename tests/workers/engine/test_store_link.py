@@ -1,0 +1,220 @@
+"""Engines over a real KV store: what one computed another finds, and whatever goes wrong only costs computing."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.workers.engine.factories import (
+    generate,
+    identity,
+    make_request,
+    run_to_end,
+    some_tokens,
+    tiny_llama,
+    transfer,
+)
+from tests.workers.kvstore.factories import StoreFactory, policy, set_policy
+from workers.engine.api import EngineRequest
+from workers.engine.engine import Engine
+from workers.kvstore.extent import salt_id
+from workers.kvstore.store import Store
+from workers.models.base import CausalModel
+from workers.protocol import RequestId
+from workers.spec import EngineSettings
+
+pytestmark = pytest.mark.integration
+
+SALT = b"tenant"
+
+
+def engine_over(store: Store | None, model: CausalModel | None = None, **settings: object) -> Engine:
+    values: dict[str, object] = {"pool_blocks": 128, "max_batch_tokens": 64, "max_running": 16, "max_queue": 64}
+    return Engine(
+        model or tiny_llama(batch_invariant=True),
+        EngineSettings(**(values | settings)),  # type: ignore[arg-type]
+        identity(),
+        store=store,
+    )
+
+
+def again(request: EngineRequest, **changes: object) -> EngineRequest:
+    return replace(request, request_id=RequestId(request.request_id + "+"), **changes)
+
+
+def hit_of(engine: Engine, request: EngineRequest) -> tuple[int, int, int]:
+    """(pool hit, store hit, miss) in tokens; runs the request to its end."""
+    engine.submit(request)
+    event = run_to_end(engine).scheduled[request.request_id]
+    return event.pool_hit_tokens, event.store_hit_tokens, event.miss_tokens
+
+
+def settle(engine: Engine, store: Store) -> None:
+    assert store.flush()
+    run_to_end(engine)
+
+
+def test_what_one_engine_computed_another_finds_and_goes_on_the_same(stores: StoreFactory) -> None:
+    request = make_request(some_tokens(50))
+    first, second = (engine_over(stores.open()) for _ in range(2))
+    cold = generate(first, request)
+    settle(first, stores._open[0])
+    second.submit(request)
+    outcome = run_to_end(second)
+    event = outcome.scheduled[request.request_id]
+    assert (event.pool_hit_tokens, event.store_hit_tokens, event.miss_tokens) == (0, 48, 2)
+    assert outcome.tokens[request.request_id] == cold
+    assert second.stats().computed_tokens == 2
+
+
+def test_the_next_turn_hits_the_answer_and_blocks_of_the_pool_count_as_the_pools(stores: StoreFactory) -> None:
+    first, second = (engine_over(stores.open()) for _ in range(2))
+    request = make_request(some_tokens(30), max_tokens=15)
+    answer = generate(first, request)
+    settle(first, stores._open[0])
+    assert hit_of(second, again(request)) == (0, 28, 2)
+    turn = make_request([*request.tokens, *answer, *some_tokens(5, seed=9)])
+    # 30 + 15 tokens, of which the last has no row: 11 full blocks, seven of them in this pool already
+    assert hit_of(second, turn) == (28 + 16, 0, 6)
+    settle(second, stores._open[1])
+    third = engine_over(stores.open())
+    assert hit_of(third, again(turn)) == (0, 48, 2)
+
+
+def test_a_pool_that_lost_the_tail_takes_only_that_from_the_store(stores: StoreFactory) -> None:
+    engine = engine_over(stores.open())
+    request = make_request(some_tokens(50), max_tokens=1)
+    generate(engine, request)
+    settle(engine, stores._open[0])
+    engine._pool._lose([engine._pool._by_hash[block] for block in list(engine._pool._by_hash)[6:]])
+    assert hit_of(engine, again(request)) == (24, 24, 2)
+
+
+def test_prefill_and_decode_workers_store_what_each_computed(stores: StoreFactory) -> None:
+    prefill, decode = (engine_over(stores.open()) for _ in range(2))
+    request = make_request(some_tokens(30), max_tokens=15)
+    outcome = transfer(prefill, decode, request)
+    for engine, store in zip((prefill, decode), stores._open, strict=True):
+        settle(engine, store)
+    turn = make_request([*request.tokens, *outcome.tokens[request.request_id], 1, 2, 3])
+    assert hit_of(prefill, turn) == (28, 16, 4)
+
+
+def test_the_decode_worker_may_be_first(stores: StoreFactory) -> None:
+    """Its blocks hang below those that the prefill worker has yet to write: they wait for them."""
+    prefill, decode = (engine_over(stores.open()) for _ in range(2))
+    waits = prefill._store.store._writer  # type: ignore[union-attr]
+    request = make_request(some_tokens(30), max_tokens=15)
+    with waits._changed:  # the prefill worker's writer stands still meanwhile
+        outcome = transfer(prefill, decode, request)
+        time.sleep(0.2)
+    for engine, store in zip((prefill, decode), stores._open, strict=True):
+        settle(engine, store)
+    turn = make_request([*request.tokens, *outcome.tokens[request.request_id], 1, 2, 3])
+    assert hit_of(engine_over(stores.open()), turn) == (0, 44, 4)
+
+
+def test_long_inputs_are_units_before_they_are_complete(stores: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.engine.store_writes.INTERVAL_TOKENS", 64)
+    engine = engine_over(stores.open())
+    request = make_request(some_tokens(300))
+    engine.submit(request)
+    while not engine.stats().computed_tokens >= 128:
+        engine.step()
+    engine.cancel(request.request_id)
+    settle(engine, stores._open[0])
+    assert hit_of(engine_over(stores.open()), again(request))[1] >= 128
+
+
+def test_another_tenant_another_class_of_bytes_and_a_purge_miss(stores: StoreFactory) -> None:
+    store = stores.open()
+    engine = engine_over(store)
+    store.policy.refresh_purges()
+    request = make_request(some_tokens(50), max_tokens=1)
+    generate(engine, request)
+    settle(engine, store)
+    assert hit_of(engine, again(request, salt=b"another")) == (0, 0, 50)
+    assert hit_of(engine, again(request)) == (48, 0, 2)
+    stores.clock.advance(1)
+    store.upkeep.purge(salt_id=salt_id(SALT))
+    store.policy.refresh_purges()
+    engine.step()
+    assert hit_of(engine, replace(again(request), request_id=RequestId("after"))) == (0, 0, 50)
+
+
+def test_a_purge_of_a_class_or_model_reaches_the_pool(stores: StoreFactory) -> None:
+    store = stores.open()
+    engine = engine_over(store)
+    store.policy.refresh_purges()
+    request = make_request(some_tokens(50), max_tokens=1)
+    for scope in ({"retention_class": "chat"}, {"fingerprint": identity().fingerprint()}):
+        generate(engine, request)
+        settle(engine, store)
+        assert engine.stats().blocks_cached == 12
+        stores.clock.advance(1)
+        store.upkeep.purge(**scope)  # type: ignore[arg-type]
+        store.policy.refresh_purges()
+        engine.step()
+        assert engine.stats().blocks_cached == 0
+        stores.clock.advance(1)
+    assert hit_of(engine, again(request)) == (0, 0, 50)
+
+
+def test_a_life_that_is_shortened_counts_for_pool_and_store(stores: StoreFactory) -> None:
+    store = stores.open()
+    engine = engine_over(store)
+    request = make_request(some_tokens(50), max_tokens=1)
+    generate(engine, request)
+    settle(engine, store)
+    set_policy(store, policy(1, chat_ttl_s=0.0))
+    store.policy.refresh()
+    stores.clock.advance(1)
+    engine.step()
+    assert engine.stats().blocks_cached == 0
+    assert hit_of(engine, again(request)) == (0, 0, 50)
+
+
+def test_without_root_or_index_requests_go_on(stores: StoreFactory) -> None:
+    store = stores.open()
+    engine = engine_over(store)
+    request = make_request(some_tokens(50), max_tokens=1)
+    cold = generate(engine, request)
+    settle(engine, store)
+    shutil.rmtree(stores.root)
+    other = engine_over(stores.open())
+    other.submit(request)
+    assert run_to_end(other).tokens[request.request_id] == cold
+    stores._open[1].flush()
+    assert not stores._open[1].status().ok
+
+
+def test_a_request_that_ends_while_its_prefix_is_read_leaves_nothing(stores: StoreFactory) -> None:
+    store = stores.open()
+    engine = engine_over(store)
+    request = make_request(some_tokens(50), max_tokens=1)
+    generate(engine, request)
+    settle(engine, store)
+    other = engine_over(stores.open())
+    other.submit(again(request))
+    other.step()
+    assert other.has_work()
+    other.cancel(RequestId(request.request_id + "+"))
+    run_to_end(other)
+    assert other._store is not None
+    assert other._store.reads.bytes_held == 0
+
+
+def test_pinned_blocks_are_bounded_and_the_rest_is_copied(stores: StoreFactory) -> None:
+    store = stores.open()
+    engine = engine_over(store, pool_blocks=32)
+    assert engine._store is not None
+    with store._writer._changed:
+        generate(engine, make_request(some_tokens(28), max_tokens=1))
+        generate(engine, make_request(some_tokens(28, seed=1), max_tokens=1))
+        assert engine._store.writes.pinned_blocks == 7
+    settle(engine, store)
+    assert engine._store.writes.pinned_blocks == 0
+    assert hit_of(engine_over(stores.open()), make_request(some_tokens(28, seed=1)))[1] == 24

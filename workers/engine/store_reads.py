@@ -1,0 +1,137 @@
+"""Prefixes that come from the KV store: read while a request waits, copied into its blocks when it starts.
+
+A read begins when the request could have room, for the oldest requests first and within a budget of bytes, and never
+holds a step up: a request whose read is under way is passed over until the bytes are here or the store's deadline has
+passed. What comes late, damaged or not at all is computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Final
+
+from workers.engine.arena import Arena
+from workers.engine.sequence import Sequence
+from workers.kvstore.reading import RunData
+from workers.kvstore.reads import Prefetch
+from workers.kvstore.store import Store
+from workers.protocol import RequestId
+
+MAX_READS: Final = 16
+"""Requests whose prefixes are being read, or were read and wait for their turn."""
+TRIES: Final = 3
+"""The pool may lose blocks below those that were read: then the read begins again, so often at most."""
+
+
+@dataclass(slots=True)
+class _Read:
+    start: int
+    """First block that was asked for: what came before was in the pool."""
+    blocks: int
+    """Blocks that may come; known better once the index answered."""
+    prefetch: Prefetch
+    until: float
+    run: RunData | None = None
+
+
+class StoreReads:
+    """On the engine's thread. `found` blocks of a sequence are usable beyond those of the pool."""
+
+    def __init__(self, store: Store, arena: Arena, *, budget_bytes: int) -> None:
+        self._store = store
+        self._arena = arena
+        self._budget_bytes = budget_bytes
+        self._reads: dict[RequestId, _Read] = {}
+        self._tries: dict[RequestId, int] = {}
+
+    @property
+    def under_way(self) -> bool:
+        return any(read.run is None for read in self._reads.values())
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(read.blocks for read in self._reads.values()) * self._arena.block_bytes
+
+    def ready(self, sequence: Sequence, pooled: int) -> bool:
+        """Whether all that the store may add to the first `pooled` blocks is here; begins to read where nobody did."""
+        request_id = sequence.request.request_id
+        usable = (sequence.prompt_tokens - 1) // sequence.block_tokens
+        read = self._reads.get(request_id)
+        if pooled >= usable:
+            self.drop(request_id)
+            return True
+        if read is not None and read.start > pooled:
+            self.drop(request_id)
+            read = None
+        if read is None:
+            if self._tries.get(request_id, 0) >= TRIES:
+                return True
+            self._begin(sequence, pooled, usable)
+            return False
+        if read.run is None:
+            self._look(read)
+        return read.run is not None
+
+    def _begin(self, sequence: Sequence, start: int, stop: int) -> None:
+        size = (stop - start) * self._arena.block_bytes
+        if self._reads and (len(self._reads) >= MAX_READS or self.bytes_held + size > self._budget_bytes):
+            return
+        request_id = sequence.request.request_id
+        self._tries[request_id] = self._tries.get(request_id, 0) + 1
+        until = time.monotonic() + self._store.settings.read_deadline_s
+        self._reads[request_id] = _Read(start, stop - start, self._store.prefetch(sequence.chain[:stop], start), until)
+
+    def _look(self, read: _Read) -> None:
+        if read.prefetch.hit.done() and not read.prefetch.hit.cancelled():
+            read.blocks = min(read.blocks, max(0, read.prefetch.hit.result().blocks - read.start))
+        if read.prefetch.done() or time.monotonic() > read.until:
+            read.run = read.prefetch.take(0.0)
+            fit = itertools.takewhile(lambda block: len(block) == self._arena.block_bytes, read.run.blocks)
+            read.run.blocks = list(fit)
+            read.blocks = len(read.run.blocks)
+
+    def found(self, sequence: Sequence, pooled: int) -> int:
+        """Blocks that are here beyond the first `pooled`."""
+        read = self._reads.get(sequence.request.request_id)
+        if read is None or read.run is None or read.start > pooled:
+            return 0
+        return max(0, read.start + len(read.run.blocks) - pooled)
+
+    def stored(self, sequence: Sequence) -> int:
+        """Blocks of the prompt that the store said it has; 0 where it was not asked or did not answer."""
+        read = self._reads.get(sequence.request.request_id)
+        if read is None or not read.prefetch.hit.done() or read.prefetch.hit.cancelled():
+            return 0
+        return read.prefetch.hit.result().blocks
+
+    def copy(self, sequence: Sequence, pooled: int, slots: Many[int]) -> None:
+        """Fill `slots`, which are the blocks from `pooled` on; then the read's memory goes back."""
+        read = self._reads.get(sequence.request.request_id)
+        assert read is not None
+        assert read.run is not None
+        first = pooled - read.start
+        for slot, block in zip(slots, read.run.blocks[first:], strict=False):
+            self._arena.block(slot)[:] = block
+        self.drop(sequence.request.request_id)
+
+    def drop(self, request_id: RequestId) -> None:
+        """The request ended, or has no need of it."""
+        read = self._reads.pop(request_id, None)
+        if read is None:
+            return
+        if read.run is not None:
+            read.run.release()
+        else:
+            read.prefetch.drop()
+
+    def forget(self, request_id: RequestId) -> None:
+        self.drop(request_id)
+        self._tries.pop(request_id, None)
+
+    def drop_all(self) -> None:
+        """What was read may not be used any more (a purge); who waits asks again."""
+        for request_id in list(self._reads):
+            self.drop(request_id)
