@@ -119,7 +119,7 @@ class FakeEngine:
     def activate(self, request_id: RequestId, first_token: int, sections: list[tuple[str, int, bytes]]) -> None:
         sequence = self._live.get(request_id)
         if sequence is not None:
-            assert sections == [("ring", 1, pack_tokens(sequence.request.tokens[-3:]))]
+            assert sections == _sections(sequence.request.tokens)
             sequence.computed = len(sequence.request.tokens)
             self._write(sequence, sequence.computed, [first_token])
             sequence.tokens_out.append(first_token)
@@ -249,13 +249,12 @@ class FakeEngine:
         finish = self._emit(sequence, output)
         if sequence.hold:
             sequence.phase = "held"
-            sections = [("ring", 1, pack_tokens(request.tokens[-3:]))]
             output.prefilled.append(
                 Prefilled(
                     request_id=request.request_id,
                     first_token=sequence.tokens_out[0],
                     finish=finish,
-                    sections=sections,
+                    sections=_sections(request.tokens),
                     prefill_s=0.001,
                 )
             )
@@ -310,6 +309,11 @@ class FakeEngine:
                 self._cached[key] = slot
             else:
                 self._free.append(slot)
+
+
+def _sections(prompt: Sequence[int]) -> list[tuple[str, int, bytes]]:
+    """What decode insists on: a ring that takes two frames, and a small state."""
+    return [("ring", 1, pack_tokens(list(prompt[-3:])) * 100_000), ("state", 2, pack_tokens([sum(prompt) % 1000]))]
 
 
 def next_token(tokens: Sequence[int]) -> int:
