@@ -13,6 +13,9 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from workers.home import Home
+from workers.kvstore.settings import StoreSettings
+from workers.network.security import LinkSecurity, Plaintext
+from workers.spec import TransferChoice
 
 
 class ConfigurationError(Exception):
@@ -39,9 +42,40 @@ class GalleySettings(BaseSettings):
     log_level: str = "INFO"
     metrics_key: bool = False
     """Whether `/metrics` asks for an API key with the scope `management`."""
+    worker_listen: str = ""
+    """`tcp:10.0.0.5`: address that this host's workers bind; empty: unix sockets, one host only."""
+    worker_ports: str = "7100-7199"
+    """First and last port of theirs; each takes one."""
+    worker_advertise: str = ""
+    """Host under which others reach them, where that is not the one they bind."""
+    worker_transfer: TransferChoice = TransferChoice.AUTO
+    link_secret_file: str = ""
+    link_tls_ca: str = ""
+    link_tls_certificate: str = ""
+    link_tls_key: str = ""
+    link_tls_name: str = ""
+    link_plaintext: Plaintext = Plaintext.NEVER
+    kvstore: str = ""
+    """Folder of the KV store, also a mount that all hosts share; empty: below the data folder; `off`: no store."""
+    kvstore_create: bool = True
+    """Whether an empty folder becomes a store; `false` for a shared mount, whose mount point may be empty."""
+    kvstore_gib: int = Field(32, ge=0)
+    """The store holds no more than this, whatever the retention policy says; 0: only policy and disk decide."""
     database_url: str = Field("", validation_alias="DATABASE_URL")
     redis_url: str = Field("", validation_alias="REDIS_URL")
     port: int = Field(8000, validation_alias="PORT", ge=1, le=65535)
+
+    @property
+    def link_security(self) -> LinkSecurity:
+        """What protects TCP between gateways, agents and workers."""
+        return LinkSecurity(
+            secret_file=_absolute(self.link_secret_file),
+            tls_ca=_absolute(self.link_tls_ca),
+            tls_certificate=_absolute(self.link_tls_certificate),
+            tls_key=_absolute(self.link_tls_key),
+            tls_name=self.link_tls_name,
+            plaintext=self.link_plaintext,
+        )
 
     @field_validator("public_url")
     @classmethod
@@ -72,6 +106,11 @@ class GalleySettings(BaseSettings):
         return [*_listed(self.allowed_hosts), *([f"[{public}]" if ":" in public else public] if public else [])]
 
 
+def _absolute(path: str) -> str:
+    """For processes that start elsewhere; empty stays empty."""
+    return str(Path(path).expanduser().resolve()) if path else ""
+
+
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -93,6 +132,20 @@ def settings() -> GalleySettings:
 @cache
 def home() -> Home:
     return Home(settings().home.expanduser().resolve())
+
+
+def store_settings() -> StoreSettings | None:
+    """The KV store of this installation, as its workers open it; None where it is switched off."""
+    wanted = settings()
+    if wanted.kvstore == "off":
+        return None
+    root = Path(wanted.kvstore).expanduser().resolve() if wanted.kvstore else home().kvstore
+    return StoreSettings(
+        root=str(root),
+        index_url=wanted.redis_url,
+        create=wanted.kvstore_create,
+        most_bytes=wanted.kvstore_gib << 30 or None,
+    )
 
 
 def secret_key() -> str:

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from workers.kvstore.settings import StoreSettings
 from workers.network.security import LinkSecurity
 from workers.protocol import Address, Endpoint, Role
 
@@ -95,6 +96,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     drain_deadline_s: float = 30.0
     heartbeat_s: float = 1.0
     network: WorkerNetwork = WorkerNetwork()
+    store: StoreSettings | None = None
+    """The KV store; None: prefixes live in the pool alone."""
 
 
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True):

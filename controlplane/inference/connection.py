@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable
 
 from controlplane.inference.events import Lost, WorkerEvent
-from controlplane.inference.greeting import GreetingFailed, greet, open_stream
+from controlplane.inference.greeting import GreetingFailed, greet
 from controlplane.inference.limits import GatewayLimits
+from workers.network.security import NO_SECURITY, LinkSecurity
+from workers.network.streams import open_stream
 from workers.protocol import (
     Address,
     Cancel,
@@ -59,7 +61,9 @@ class CannotSend(Exception):
 class Connection:
     """Lives as long as the gateway knows the worker; `run()` keeps it connected. Belongs to one event loop."""
 
-    def __init__(self, lease: WorkerLease, *, gateway: str, limits: GatewayLimits, secret: str = "") -> None:
+    def __init__(
+        self, lease: WorkerLease, *, gateway: str, limits: GatewayLimits, security: LinkSecurity = NO_SECURITY
+    ) -> None:
         self.lease = lease
         self.lease_seen = time.monotonic()
         self.welcome: Welcome | None = None
@@ -72,7 +76,7 @@ class Connection:
         """Prompt tokens given to the worker since its last status, which does not count them yet."""
         self._gateway = gateway
         self._limits = limits
-        self._secret = secret
+        self._security = security
         self._writer: asyncio.StreamWriter | None = None
         self._receivers: dict[RequestId, Receiver] = {}
         self._heard = 0.0
@@ -215,10 +219,10 @@ class Connection:
     async def _connect(self, expect: Address | None) -> None:
         """Dial and greet. Raises OSError, TimeoutError, ProtocolError, GreetingFailed."""
         async with asyncio.timeout(self._limits.connect_s):
-            self._reader, writer = await open_stream(self.lease.endpoint)
+            self._reader, writer = await open_stream(self.lease.endpoint, self._security)
         try:
             async with asyncio.timeout(self._limits.greeting_s):
-                welcome = await greet(self._reader, writer, gateway=self._gateway, expect=expect, secret=self._secret)
+                welcome = await greet(self._reader, writer, gateway=self._gateway, expect=expect)
             self._accept(welcome)
         except BaseException:
             writer.close()

@@ -1,11 +1,10 @@
-"""Dialling a worker and the first frame each way."""
+"""The first frame each way between the gateway and a worker."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 
-from workers.protocol import Address, Endpoint, ErrorCode, Hello, PeerKind, Refused, Welcome, encode, read_frame
+from workers.protocol import Address, ErrorCode, Hello, PeerKind, Refused, Welcome, encode, read_frame
 
 
 class GreetingFailed(Exception):
@@ -14,24 +13,11 @@ class GreetingFailed(Exception):
         self.code = code
 
 
-async def open_stream(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises OSError; ValueError for what is no endpoint."""
-    kind, _, rest = endpoint.partition(":")
-    if kind == "unix":
-        return await asyncio.open_unix_connection(rest)
-    if kind != "tcp":
-        raise ValueError(f"{endpoint!r} is neither unix:PATH nor tcp:HOST:PORT")
-    host, _, port = rest.rpartition(":")
-    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return reader, writer
-
-
 async def greet(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, gateway: str, expect: Address | None, secret: str
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, gateway: str, expect: Address | None
 ) -> Welcome:
     """Raises GreetingFailed, ProtocolError, OSError."""
-    writer.write(encode(Hello(peer=gateway, kind=PeerKind.GATEWAY, expect=expect, secret=secret)))
+    writer.write(encode(Hello(peer=gateway, kind=PeerKind.GATEWAY, expect=expect)))
     answer = await read_frame(reader)
     if isinstance(answer, Refused):
         raise GreetingFailed(answer.code, f"refused: {answer.message}")

@@ -27,6 +27,7 @@ from controlplane.inference.router import Router
 from controlplane.inference.stats import GatewayStats
 from workers.home import Home
 from workers.identity import tenant_salt
+from workers.network.security import NO_SECURITY, LinkSecurity
 from workers.spec import WorkerLease
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Gateway:
         secret: bytes,
         routes: Callable[[], Sequence[Route]],
         limits: GatewayLimits | None = None,
+        security: LinkSecurity = NO_SECURITY,
     ) -> None:
         self.limits = limits or GatewayLimits()
         self.name = f"{socket.gethostname()}-{os.getpid()}"
@@ -56,6 +58,7 @@ class Gateway:
         self.router = Router(self.connections.values)
         self.admission = Admission(self.limits)
         self._secret = secret
+        self._security = security
         self._salts: dict[str, bytes] = {}
         self._valkey = valkey.async_client(valkey_url, timeout_s=self.limits.valkey_wait_s)
         self._discovery = Discovery(self._valkey, names=self._known_workers, found=self._found)
@@ -117,7 +120,7 @@ class Gateway:
         if known is not None:
             known.renew(lease)
             return
-        connection = Connection(lease, gateway=self.name, limits=self.limits)
+        connection = Connection(lease, gateway=self.name, limits=self.limits, security=self._security)
         self.connections[name] = connection
         self._spawn(connection.run(), f"worker-{name}")
 
@@ -190,6 +193,12 @@ async def current() -> Gateway:
 
 
 async def _start() -> Gateway:
-    gateway = Gateway(home=home(), valkey_url=settings().redis_url, secret=secret_key().encode(), routes=read_routes)
+    gateway = Gateway(
+        home=home(),
+        valkey_url=settings().redis_url,
+        secret=secret_key().encode(),
+        routes=read_routes,
+        security=settings().link_security,
+    )
     await gateway.start()
     return gateway

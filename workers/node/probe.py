@@ -7,8 +7,9 @@ import logging
 import time
 
 from workers import protocol
+from workers.network.security import NO_SECURITY, LinkSecurity
+from workers.network.streams import open_stream
 from workers.protocol import Address, Hello, PeerKind, ProtocolError, Status, Welcome
-from workers.transfer.base import parse_endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -21,13 +22,14 @@ SILENCE_S = 10.0
 class Probe:
     """Keeps a connection to one process (worker and epoch) and what it last said."""
 
-    def __init__(self, address: Address, endpoint: str, node: str) -> None:
+    def __init__(self, address: Address, endpoint: str, node: str, security: LinkSecurity = NO_SECURITY) -> None:
         self.status: Status | None = None
         self.heard_at: float | None = None
         """Monotonic time of the last status; None until the first."""
         self._address = address
         self._endpoint = endpoint
         self._node = node
+        self._security = security
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def close(self) -> None:
@@ -51,12 +53,8 @@ class Probe:
             await asyncio.sleep(RETRY_S)
 
     async def _watch(self) -> None:
-        scheme, address = parse_endpoint(self._endpoint)
         async with asyncio.timeout(CONNECT_S):
-            if scheme == "unix":
-                reader, writer = await asyncio.open_unix_connection(address)
-            else:
-                reader, writer = await asyncio.open_connection(*address)
+            reader, writer = await open_stream(self._endpoint, self._security)
         try:
             writer.write(protocol.encode(Hello(peer=f"agent {self._node}", kind=PeerKind.AGENT, expect=self._address)))
             async with asyncio.timeout(CONNECT_S):

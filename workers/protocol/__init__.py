@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from workers.protocol.framing import (
     MAX_FRAME_BYTES,
+    MAX_GREETING_BYTES,
     Frame,
     ProtocolError,
     decode,
@@ -48,9 +49,12 @@ from workers.protocol.greeting import (
 from workers.protocol.transfer import (
     Abort,
     ArenaOffer,
+    BlocksOpen,
     BlocksReady,
     Credit,
     NoCredit,
+    OpenBlocks,
+    ReadBlocks,
     Release,
     Reserve,
     StateReady,
@@ -74,10 +78,12 @@ from workers.protocol.vocabulary import (
 
 __all__ = [
     "MAX_FRAME_BYTES",
+    "MAX_GREETING_BYTES",
     "PROTOCOL_VERSION",
     "Abort",
     "Address",
     "ArenaOffer",
+    "BlocksOpen",
     "BlocksReady",
     "CacheScope",
     "Cancel",
@@ -91,11 +97,13 @@ __all__ = [
     "Frame",
     "Hello",
     "NoCredit",
+    "OpenBlocks",
     "PeerKind",
     "Ping",
     "Pong",
     "Prefill",
     "ProtocolError",
+    "ReadBlocks",
     "Refused",
     "Release",
     "RequestId",

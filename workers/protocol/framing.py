@@ -26,9 +26,12 @@ from workers.protocol.greeting import Hello, Refused, Welcome
 from workers.protocol.transfer import (
     Abort,
     ArenaOffer,
+    BlocksOpen,
     BlocksReady,
     Credit,
     NoCredit,
+    OpenBlocks,
+    ReadBlocks,
     Release,
     Reserve,
     StateReady,
@@ -37,6 +40,8 @@ from workers.protocol.transfer import (
 )
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+MAX_GREETING_BYTES: Final = 64 * 1024
+"""Of the first frame each way, from somebody who may be anybody."""
 _LENGTH: Final = struct.Struct(">I")
 
 Frame = (
@@ -63,6 +68,9 @@ Frame = (
     | BlocksReady
     | StateSectionPart
     | StateReady
+    | OpenBlocks
+    | BlocksOpen
+    | ReadBlocks
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -89,13 +97,15 @@ def decode(body: bytes | memoryview) -> Frame:
         raise ProtocolError(f"not a frame: {error}") from error
 
 
-async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """The next frame, or None when the peer closed between frames. Raises ProtocolError."""
+async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME_BYTES) -> Frame | None:
+    """The next frame, or None when the peer closed between frames. Raises ProtocolError, also for a frame of more than
+    `limit` bytes, of which none is read.
+    """
     try:
         head = await reader.readexactly(_LENGTH.size)
         (length,) = _LENGTH.unpack(head)
-        if length > MAX_FRAME_BYTES:
-            raise ProtocolError(f"frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+        if length > limit:
+            raise ProtocolError(f"frame of {length} bytes is over the limit of {limit}")
         return decode(await reader.readexactly(length))
     except asyncio.IncompleteReadError as error:
         if not error.partial:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from workers.protocol.vocabulary import Address, ErrorCode, PeerKind, Role, WorkerState
+from workers.protocol.vocabulary import Address, Endpoint, ErrorCode, PeerKind, Role, WorkerState
 
 PROTOCOL_VERSION: Final = 1
 
@@ -18,8 +18,6 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     kind: PeerKind
     expect: Address | None = None
     """Whom the caller believes to reach; another epoch is refused."""
-    secret: str = ""
-    """Shared secret for TCP endpoints; unix sockets are protected by their folder."""
 
 
 class Welcome(msgspec.Struct, tag="welcome", kw_only=True):
@@ -35,6 +33,10 @@ class Welcome(msgspec.Struct, tag="welcome", kw_only=True):
     block_tokens: int
     max_context: int
     max_queue: int
+    host: str = ""
+    """`workers.network.endpoints.host_id` there: peers with the same one may share memory."""
+    local: Endpoint | None = None
+    """A unix socket of the same worker, for peers on its host."""
 
 
 class Refused(msgspec.Struct, tag="refused", kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from workers.protocol.vocabulary import ErrorCode, Finish, RequestId
+from workers.protocol.vocabulary import Address, ErrorCode, Finish, RequestId
 
 # --- decode worker to prefill worker -------------------------------------------------------------------------
 
@@ -53,6 +53,8 @@ class Abort(msgspec.Struct, tag="abort", kw_only=True):
 
 class ArenaOffer(msgspec.Struct, tag="arena", kw_only=True):
     """The memory blocks are pulled from. Over a unix socket one file descriptor (memfd) rides on this frame.
+    Over a network `ways` has what each way of reading it needs to be told: `tcp`, the ticket of `OpenBlocks`. (One for
+    RDMA would carry its engine's description of the registered memory.)
 
     The arena is `blocks_total` generation counters (little-endian u64, 64-byte aligned region of `header_bytes`)
     and then `blocks_total` blocks of `block_bytes`. A counter changes whenever its block is given to another owner;
@@ -62,6 +64,7 @@ class ArenaOffer(msgspec.Struct, tag="arena", kw_only=True):
     header_bytes: int
     blocks_total: int
     block_bytes: int
+    ways: dict[str, bytes] = {}
 
 
 class Reserve(msgspec.Struct, tag="reserve", kw_only=True):
@@ -105,3 +108,26 @@ class StateReady(msgspec.Struct, tag="state", kw_only=True):
     sections: list[StateSectionRef]
     finish: Finish | None = None
     """Set where the first token ended the request: decode gives its room back and says nothing to the gateway."""
+
+
+# --- decode worker to prefill worker, on the connection that blocks are read over ---------------------------------
+
+
+class OpenBlocks(msgspec.Struct, tag="open_blocks", kw_only=True):
+    """The first frame of that connection: whose it is. Answered by `BlocksOpen` or `Refused`."""
+
+    ticket: bytes
+    """From `ArenaOffer.ways`: it is good for as long as the link on which it came."""
+    expect: Address
+
+
+class BlocksOpen(msgspec.Struct, tag="blocks_open", kw_only=True):
+    block_bytes: int
+
+
+class ReadBlocks(msgspec.Struct, tag="read_blocks", kw_only=True):
+    """Answered by as many blocks, in order, each as `workers.transfer.tcp.wire` describes."""
+
+    request_id: RequestId
+    slots: list[int]
+    generations: list[int]

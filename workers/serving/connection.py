@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
-import socket
 import time
 from dataclasses import dataclass, field
 
@@ -19,7 +17,6 @@ OUTBOX_BYTES = 4 * 1024 * 1024
 """Unsent bytes at which a gateway or agent is too slow and is dropped. A token is about 30 bytes."""
 PEER_OUTBOX_BYTES = 2 * protocol.MAX_FRAME_BYTES
 """The same for decode workers, whose state sections may be large."""
-_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 @dataclass(slots=True, eq=False)
@@ -51,21 +48,11 @@ class Connection:
             self.writer.transport.abort()
 
 
-def keep_alive(writer: asyncio.StreamWriter) -> None:
-    """TCP only: notice a host that vanished. (asyncio sets TCP_NODELAY by itself.)"""
-    endpoint = writer.get_extra_info("socket")
-    if endpoint.family in (socket.AF_INET, socket.AF_INET6):
-        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE.items():
-            if hasattr(socket, name):
-                endpoint.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 async def read_hello(reader: asyncio.StreamReader, spec: WorkerSpec, deadline_s: float) -> Hello | Refused | None:
     """The caller's greeting, the refusal it deserves, or None where it said nothing (in time, or at all)."""
     try:
         async with asyncio.timeout(deadline_s):
-            frame = await protocol.read_frame(reader)
+            frame = await protocol.read_frame(reader, protocol.MAX_GREETING_BYTES)
     except TimeoutError:
         return None
     except protocol.ProtocolError as error:
@@ -79,8 +66,6 @@ async def read_hello(reader: asyncio.StreamReader, spec: WorkerSpec, deadline_s:
             code=ErrorCode.VERSION,
             message=f"this worker speaks protocol {protocol.PROTOCOL_VERSION}, the caller {frame.version}",
         )
-    if spec.endpoint.startswith("tcp:") and not hmac.compare_digest(frame.secret.encode(), spec.secret.encode()):
-        return Refused(code=ErrorCode.INVALID, message="wrong shared secret")
     if frame.expect is not None and frame.expect != spec.address:
         return Refused(code=ErrorCode.STALE_EPOCH, message=f"here is {spec.address}, not {frame.expect}")
     return frame

@@ -10,6 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workers import protocol
+from workers.network.endpoints import parse_endpoint
+from workers.network.security import InsecureLink
+from workers.network.server import TcpServer
+from workers.network.tls import Contexts
 from workers.protocol import (
     Abort,
     Address,
@@ -31,12 +35,13 @@ from workers.protocol import (
     Subscribe,
     Welcome,
 )
-from workers.serving.connection import Connection, keep_alive, read_hello
+from workers.serving.connection import Connection, read_hello
 from workers.serving.desk import Desk
 from workers.serving.errors import BadSpec
 from workers.spec import WorkerSpec
-from workers.transfer.base import ArenaLike, TransferError, Transport, parse_endpoint
+from workers.transfer.base import ArenaLike, Offered, TransferError, Transport
 from workers.transfer.deadlines import Deadlines
+from workers.transfer.tcp.owner import BlockOwner
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +55,8 @@ class Listener:
         deadlines: Deadlines,
         desk: Desk,
         transport: Transport,
+        blocks: BlockOwner,
+        contexts: Contexts,
         welcome: Callable[[], Welcome],
         status: Callable[[], Status],
     ) -> None:
@@ -62,31 +69,52 @@ class Listener:
         self._transport = transport
         self._welcome = welcome
         self._status = status
+        self._blocks, self._contexts = blocks, contexts
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._unix: asyncio.Server | None = None
+        self._tcp: TcpServer | None = None
 
     async def start(self) -> None:
-        """Raises BadSpec for an endpoint that cannot be, OSError for one that cannot be bound."""
+        """Raises BadSpec for an endpoint that cannot be or may not be, OSError for one that cannot be bound."""
         try:
-            scheme, address = parse_endpoint(self._spec.endpoint)
+            endpoints = {parse_endpoint(one): one for one in (self._spec.endpoint, self._spec.network.local) if one}
         except ValueError as error:
             raise BadSpec(str(error)) from error
-        if scheme == "tcp":
-            if not self._spec.secret:
-                raise BadSpec("a TCP endpoint needs a shared secret")
-            self._server = await asyncio.start_server(self._accept, *address)
-            return
-        _make_way(Path(address))
+        for (scheme, address), endpoint in endpoints.items():
+            if scheme == "tcp":
+                self._start_tcp(self._spec.network.listen or endpoint)
+            else:
+                await self._start_unix(Path(address))
+
+    async def _start_unix(self, path: Path) -> None:
+        _make_way(path)
         previous = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._accept, address)
+            self._unix = await asyncio.start_unix_server(self._accept, path)
         finally:
             os.umask(previous)
 
+    def _start_tcp(self, listen: str) -> None:
+        server = TcpServer(
+            listen=listen,
+            advertised=self._spec.endpoint,
+            security=self._spec.network.security,
+            contexts=self._contexts,
+            greeting_s=self._deadlines.greeting_s,
+            on_frames=self._accept,
+            on_blocks=self._blocks.serve,
+        )
+        try:
+            server.start()
+        except (InsecureLink, ValueError) as error:
+            raise BadSpec(f"{self._spec.endpoint}: {error}") from error
+        self._tcp = server
+
     async def close(self, deadline_s: float) -> None:
         """Stop listening; let buffered frames out until the deadline."""
-        if self._server is not None:
-            self._server.close()
+        for server in (self._unix, self._tcp):
+            if server is not None:
+                server.close()
         open_connections = list(self._connections)
         for connection in open_connections:
             connection.writer.close()  # sends what is buffered first
@@ -114,6 +142,8 @@ class Listener:
     def gauges(self) -> dict[str, float]:
         return {
             "connections": float(len(self._connections)),
+            "connections.blocks": float(self._blocks.connections),
+            "connections.refused": float(self._tcp.refused if self._tcp is not None else 0),
             "queue.outbox_bytes": float(max((c.unsent_bytes for c in self._connections), default=0)),
         }
 
@@ -121,7 +151,6 @@ class Listener:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            keep_alive(writer)
             hello = await read_hello(reader, self._spec, self._deadlines.greeting_s)
             if isinstance(hello, protocol.Hello) and len(self._connections) >= MAX_CONNECTIONS:
                 hello = Refused(code=ErrorCode.QUEUE_FULL, message=f"{MAX_CONNECTIONS} connections are open")
@@ -144,13 +173,14 @@ class Listener:
 
     async def _serve(self, connection: Connection, reader: asyncio.StreamReader) -> None:
         kind, peer = connection.hello.kind, connection.hello.peer
+        offered: Offered | None = None
         connection.send(self._welcome())
         if kind is PeerKind.WORKER:
             if self.arena is None or self._desk.transfer is None:
                 return
             address = _address(peer)
             async with asyncio.timeout(self._deadlines.greeting_s):  # a peer that does not read its greeting
-                await self._transport.offer(connection.writer, self.arena)
+                offered = await self._transport.offer(connection.writer, self.arena, address)
             self._desk.transfer.holder.link_opened(connection, address)
         else:
             connection.send(self._status())
@@ -161,6 +191,8 @@ class Listener:
                 connection.heard_at = time.monotonic()
                 self._dispatch(connection, frame)
         finally:
+            if offered is not None:
+                offered.withdraw()
             self._connections.discard(connection)
             self._desk.counters.events["peers_dropped"] += connection.overflowed
             if kind is PeerKind.WORKER and self._desk.transfer is not None:

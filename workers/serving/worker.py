@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
@@ -13,7 +14,9 @@ from typing import Any
 from workers.constraints import Grammars
 from workers.engine.api import StepOutput
 from workers.manifest import ModelManifest
-from workers.protocol import ErrorCode, Role, Welcome, WorkerState
+from workers.network.endpoints import host_id
+from workers.network.tls import Contexts
+from workers.protocol import Address, Endpoint, ErrorCode, RequestId, Role, Welcome, WorkerState
 from workers.serving import counters as counting
 from workers.serving.desk import Desk, Transfer
 from workers.serving.engine_thread import EngineThread, Loaded
@@ -21,6 +24,7 @@ from workers.serving.errors import EXIT_BAD_SPEC, EXIT_CRASHED, EXIT_DRAINED, Ba
 from workers.serving.listener import Listener
 from workers.serving.publisher import Publisher
 from workers.serving.requests import Requests
+from workers.serving.store_reports import store_events, store_gauges, troubles
 from workers.snapshots import WorkerSnapshot
 from workers.spec import WorkerSpec
 from workers.transfer.deadlines import Deadlines
@@ -28,11 +32,16 @@ from workers.transfer.holder import Holder
 from workers.transfer.links import Expected, Links
 from workers.transfer.puller import PullCounters, Puller
 from workers.transfer.shared_memory import SharedMemory
+from workers.transfer.tcp.owner import BlockOwner
+from workers.transfer.tcp.transport import Tcp, Transports
 
 logger = logging.getLogger(__name__)
 
 STOP_DEADLINE_S = 3.0
 """From the decision to end to the end: the step that runs, the last frames, the lease."""
+
+STORE_DEADLINE_S = 5.0
+"""After that, what waits to be written to the KV store is given up."""
 
 
 class Worker:
@@ -51,13 +60,23 @@ class Worker:
         self.engine = EngineThread(load, self)
         bound = spec.engine.max_queue + 2 * spec.engine.max_running
         self.requests = Requests(bound, self.counters)
-        grammars = Grammars(
-            Path(spec.model_path), eos_token_ids=manifest.eos_token_ids, vocab_size=manifest.vocab_size
-        )
+        grammars = Grammars(Path(spec.model_path), eos_token_ids=manifest.eos_token_ids, vocab_size=manifest.vocab_size)
         self.desk = Desk(spec, self.engine, self.requests, self.counters, lambda: self.state, grammars)
+        self._loop = asyncio.get_running_loop()
+        security, contexts = spec.network.security, Contexts(spec.network.security)
         self.shared_memory = SharedMemory()
+        blocks = BlockOwner(spec.address, spec.endpoint, security, contexts, self.deadlines, self._blocks_read)
+        self._tcp = Tcp(security, contexts, self.deadlines, blocks, spec.network.transfer, self.shared_memory)
+        self.transport = Transports(self.shared_memory, self._tcp)
         self.listener = Listener(
-            spec, self.deadlines, self.desk, self.shared_memory, self.welcome, lambda: counting.status(self.moment())
+            spec,
+            self.deadlines,
+            self.desk,
+            self.transport,
+            blocks,
+            contexts,
+            self.welcome,
+            lambda: counting.status(self.moment()),
         )
         self.listener.on_drain = self._asked_to_drain
         self.publisher = Publisher(spec, self.snapshot)
@@ -118,6 +137,8 @@ class Worker:
         self.shared_memory.close()
         if not self.engine.stop(STOP_DEADLINE_S):
             logger.warning("the engine's step did not end in time")
+        if self._loaded is not None and self._loaded.store is not None:
+            await asyncio.to_thread(self._loaded.store.close, STORE_DEADLINE_S)
 
     def _signalled(self) -> None:
         self.drain(self.spec.drain_deadline_s)
@@ -139,6 +160,16 @@ class Worker:
             self._finish(EXIT_CRASHED)
             raise
 
+    def _blocks_read(self, peer: Address, request_id: RequestId) -> None:
+        """On a thread that sends blocks."""
+
+        def note() -> None:
+            if self.desk.transfer is not None:
+                self.desk.transfer.holder.reading(peer, request_id)
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it what would have waited
+            self._loop.call_soon_threadsafe(note)
+
     # --- the engine (EngineEvents) ---------------------------------------------------------------------------
 
     def engine_ready(self, loaded: Loaded) -> None:
@@ -148,7 +179,7 @@ class Worker:
         expected = Expected(
             revision=self.spec.revision, block_identity=loaded.block_identity, block_bytes=arena.block_bytes
         )
-        links = Links(self.spec.address, self.spec.secret, self.shared_memory.dial, expected, puller, self.deadlines)
+        links = Links(self.spec.address, self.transport.dial, expected, puller, self.deadlines)
         self.listener.arena = arena
         self.desk.transfer = Transfer(Holder(self.engine, self.desk, self.deadlines), puller, links)
         if self.state is WorkerState.LOADING:
@@ -179,7 +210,14 @@ class Worker:
             block_tokens=self.manifest.block_tokens,
             max_context=loaded.max_context if loaded else self.spec.engine.max_context or self.manifest.max_context,
             max_queue=self.spec.engine.max_queue,
+            host=host_id(),
+            local=self._local,
         )
+
+    @property
+    def _local(self) -> Endpoint | None:
+        """The unix socket of this worker, if it has one."""
+        return self.spec.endpoint if self.spec.endpoint.startswith("unix:") else self.spec.network.local
 
     def moment(self) -> counting.Moment:
         transfer = self.desk.transfer
@@ -196,12 +234,14 @@ class Worker:
         self._seq += 1
         transfer = self.desk.transfer
         pulled = transfer.puller.counters if transfer else PullCounters()
+        store = self._loaded.store.status() if self._loaded and self._loaded.store else None
         events = self.counters.events
         events["conservation_failures"] = self.engine.conservation_failures
         events["engine_call_faults"] = self.engine.call_faults
         events["publish_failures"] = self.publisher.failures
         events["stale_blocks"], events["failed_pulls"] = pulled.stale_blocks, pulled.failed
-        events["pull_faults"] = pulled.faults
+        events["pull_faults"], events["damaged_blocks"] = pulled.faults, self._tcp.damaged_blocks
+        events.update(store_events(store))
         return counting.snapshot(
             self.spec,
             self.counters,
@@ -210,8 +250,8 @@ class Worker:
             step_s=self.engine.step_s,
             transferred_blocks=pulled.transferred_blocks,
             skipped_blocks=pulled.skipped_blocks,
-            gauges=self._gauges() | (transfer.gauges() if transfer else {}),
-            store_troubles={},
+            gauges=self._gauges() | (transfer.gauges() if transfer else {}) | store_gauges(store),
+            store_troubles=troubles(store),
             cache_identity=self._loaded.identity if self._loaded else None,
         )
 

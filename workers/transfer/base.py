@@ -2,8 +2,8 @@
 
 Control frames (`Subscribe`, `Reserve`, `BlocksReady`, ...) are the same for every transport and travel on the link's
 stream. A transport only decides how the bytes of a block get from the owner's arena to the puller: `shared_memory`
-maps it; one for TCP would ask for blocks on a second connection, one for RDMA would read from registered memory. In
-each the *puller* moves the bytes: nobody ever writes into another's memory.
+maps it, `tcp` asks for blocks on a second connection, one for RDMA would read from registered memory. In each the
+*puller* moves the bytes: nobody ever writes into another's memory.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from workers.engine.api import EngineApi
-from workers.protocol import Endpoint, ErrorCode, Frame, Hello, RequestId, Welcome
+from workers.protocol import Address, Endpoint, ErrorCode, Frame, Hello, RequestId, Welcome
 
 T = TypeVar("T")
 
@@ -112,8 +112,9 @@ class BlockSource(ABC):
     block_bytes: int
 
     @abstractmethod
-    async def read(self, pulls: Sequence[Pull]) -> None:
-        """Copy and then verify each block. Raises StaleBlock or PeerUnreachable; destinations hold rubbish then.
+    async def read(self, request_id: RequestId, pulls: Sequence[Pull]) -> None:
+        """Copy and then verify each block. Raises StaleBlock, PeerUnreachable or another TransferError; destinations
+        hold rubbish then. `request_id` is whose they are: where reading is seen, the owner knows that it goes on.
 
         Never cancelled half-way: the caller frees the destinations only after this returned. A transport that waits for
         a network bounds that wait itself.
@@ -133,6 +134,14 @@ class Dialled:
     source: BlockSource
 
 
+class Offered(ABC):
+    """A peer's leave to read an arena."""
+
+    @abstractmethod
+    def withdraw(self) -> None:
+        """The link ended. Returns at once; who still reads finds out."""
+
+
 class Transport(ABC):
     """Both ends of one way of moving blocks."""
 
@@ -141,20 +150,8 @@ class Transport(ABC):
         """Decode: connect, greet, open the block source. Raises PeerUnreachable. The caller bounds the time."""
 
     @abstractmethod
-    async def offer(self, writer: asyncio.StreamWriter, arena: ArenaLike) -> None:
+    async def offer(self, writer: asyncio.StreamWriter, arena: ArenaLike, peer: Address) -> Offered:
         """Prefill: the frame that lets the peer read `arena`; sent right after `Welcome`, before any other frame."""
 
 
 Dial = Callable[[Endpoint, Hello], Awaitable[Dialled]]
-
-
-def parse_endpoint(endpoint: str) -> tuple[str, Any]:
-    """("unix", path) or ("tcp", (host, port)). Raises ValueError."""
-    scheme, _, rest = endpoint.partition(":")
-    if scheme == "unix" and rest:
-        return "unix", rest
-    if scheme == "tcp":
-        host, _, port = rest.rpartition(":")
-        if host and port.isdigit():
-            return "tcp", (host.strip("[]"), int(port))
-    raise ValueError(f"{endpoint!r} is no endpoint: unix:/path or tcp:host:port")

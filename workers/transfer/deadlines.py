@@ -25,6 +25,10 @@ class Deadlines:
     """Prefill: `Release`, after everything was announced."""
     abort_s: float = 10.0
     """Prefill: the answer to `Abort` while decode may be copying."""
+    block_s: float = 10.0
+    """TCP, either side: one block, from its request or the one before to its last byte."""
+    block_batch_s: float = 60.0
+    """TCP, decode: one batch of blocks, a second try included."""
     engine_s: float = 30.0
     """Either side: the engine thread's answer to a call (it waits for the step that runs)."""
     link_ping_s: float = 1.0

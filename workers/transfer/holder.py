@@ -168,6 +168,12 @@ class Holder:
         if hold is not None:
             self._free(hold, *(hold.failure or (frame.code, frame.message)))
 
+    def reading(self, peer: Address, request_id: RequestId) -> None:
+        """Decode has read some blocks over a network. That may take longer than `release_s`, as long as it goes on."""
+        hold = self.holds.get(request_id)
+        if hold is not None and hold.phase is HoldPhase.RELEASE and hold.decode == peer:
+            self._enter(hold, HoldPhase.RELEASE, self.deadlines.release_s)
+
     # --- from the engine -------------------------------------------------------------------------------------
 
     def wants_credit(self, request_id: RequestId) -> None:

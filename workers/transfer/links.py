@@ -79,7 +79,6 @@ class Link:
 @dataclass(slots=True)
 class Links:
     address: Address
-    secret: str
     dial: Dial
     expected: Expected
     puller: Puller
@@ -117,7 +116,7 @@ class Links:
 
     async def _run(self, prefill: Address, endpoint: Endpoint) -> None:
         """The life of one link."""
-        hello = Hello(peer=str(self.address), kind=PeerKind.WORKER, expect=prefill, secret=self.secret)
+        hello = Hello(peer=str(self.address), kind=PeerKind.WORKER, expect=prefill)
         try:
             async with asyncio.timeout(self.deadlines.connect_s + self.deadlines.greeting_s):
                 dialled = await self.dial(endpoint, hello)

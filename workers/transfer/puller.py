@@ -86,7 +86,9 @@ class Puller:
             self._fail(pull, ErrorCode.CANCELLED, "cancelled by its gateway")
 
     def link_closed(self, link: FrameSink) -> None:
-        """The prefill worker is gone. What it had announced completely is still copied: the mapping outlives it."""
+        """The prefill worker is gone. What it had announced completely is still copied where a mapping outlives it;
+        over a network the copy fails.
+        """
         for pull in [pull for pull in self.pulls.values() if pull.link is link]:
             if pull.state is None:
                 self._fail(pull, ErrorCode.PEER_LOST, "the connection to the prefill worker was lost")
@@ -229,7 +231,8 @@ class Puller:
             while pull.pending and pull.failure is None:
                 count = max(1, BATCH_BYTES // source.block_bytes)
                 batch = [pull.pending.popleft() for _ in range(min(count, len(pull.pending)))]
-                await source.read([Pull(a.slot, a.generation, self.arena.block(slots[a.index])) for a in batch])
+                blocks = [Pull(a.slot, a.generation, self.arena.block(slots[a.index])) for a in batch]
+                await source.read(pull.request.request_id, blocks)
                 pull.filled.update(announced.index for announced in batch)
                 self.counters.transferred_blocks += len(batch)
         except TransferError as error:

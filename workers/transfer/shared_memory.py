@@ -14,16 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from workers import protocol
-from workers.protocol import ArenaOffer, Endpoint, Frame, Hello, Refused, Welcome
+from workers.network.endpoints import parse_endpoint
+from workers.protocol import Address, ArenaOffer, Endpoint, Frame, Hello, Refused, RequestId, Welcome
 from workers.transfer.base import (
     ArenaLike,
     BlockSource,
     Dialled,
+    Offered,
     PeerUnreachable,
     Pull,
     StaleBlock,
     Transport,
-    parse_endpoint,
 )
 
 _LENGTH = struct.Struct(">I")
@@ -35,7 +36,7 @@ class SharedMemory(Transport):
     def __init__(self) -> None:
         self._copier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transfer-copy")
 
-    async def offer(self, writer: asyncio.StreamWriter, arena: ArenaLike) -> None:
+    async def offer(self, writer: asyncio.StreamWriter, arena: ArenaLike, peer: Address) -> Offered:
         frame = protocol.encode(
             ArenaOffer(header_bytes=arena.header_bytes, blocks_total=arena.blocks_total, block_bytes=arena.block_bytes)
         )
@@ -44,13 +45,12 @@ class SharedMemory(Transport):
         # The transport's own socket hides sendmsg; a duplicate shares its stream.
         with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as duplicate:
             if duplicate.family != socket.AF_UNIX:
-                raise PeerUnreachable(
-                    "shared memory needs a unix socket; workers on several hosts need another transport"
-                )
+                raise PeerUnreachable("shared memory needs a unix socket")
             sent = socket.send_fds(duplicate, [frame], [arena.fd])
         if sent != len(frame):
             raise PeerUnreachable("the arena's descriptor could not be sent in one piece")
         writer.transport.set_write_buffer_limits()
+        return Mapped()
 
     async def dial(self, endpoint: Endpoint, hello: Hello) -> Dialled:
         try:
@@ -58,7 +58,7 @@ class SharedMemory(Transport):
         except ValueError as error:
             raise PeerUnreachable(str(error)) from error
         if scheme != "unix":
-            raise PeerUnreachable(f"{endpoint} is on another host: only shared memory is implemented so far")
+            raise PeerUnreachable(f"{endpoint} is no unix socket: shared memory needs one")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         received: list[int] = []
@@ -91,6 +91,13 @@ class SharedMemory(Transport):
         self._copier.shutdown(wait=False, cancel_futures=True)
 
 
+class Mapped(Offered):
+    """A mapping cannot be taken back: generations guard what is read through it."""
+
+    def withdraw(self) -> None:
+        pass
+
+
 class MappedArena(BlockSource):
     """The peer's arena, mapped. It outlives its owner: what was announced can still be copied after its death."""
 
@@ -108,7 +115,7 @@ class MappedArena(BlockSource):
         self._blocks = whole[offer.header_bytes :].reshape(offer.blocks_total, offer.block_bytes)
         self._copier = copier
 
-    async def read(self, pulls: Sequence[Pull]) -> None:
+    async def read(self, request_id: RequestId, pulls: Sequence[Pull]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._copier, self._copy, list(pulls))
 
     def _copy(self, pulls: list[Pull]) -> None:
