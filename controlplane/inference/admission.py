@@ -27,8 +27,13 @@ class Admission:
         self._limits = limits
         self.active = 0
 
-    def admit(self, principal: Principal, *, prompt_tokens: int, max_tokens: int) -> Admitted:
-        """Raises ApiError (503) where this process has enough to do."""
+    async def admit(
+        self, principal: Principal, *, prompt_tokens: int, max_tokens: int, model: str = "", deployment: str = ""
+    ) -> Admitted:
+        """`prompt_tokens` of all prompts together, `max_tokens` of all choices together; `model` names the prices.
+
+        Raises ApiError (503) where this process has enough to do.
+        """
         if self.active >= self._limits.concurrent_requests:
             raise overloaded(
                 "This gateway serves as many requests as it can; try again shortly.",

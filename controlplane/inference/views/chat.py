@@ -38,7 +38,7 @@ async def chat_completions(request: HttpRequest) -> HttpResponseBase:
     call = parse_chat(_body(request, gateway), max_choices=gateway.limits.choices)
     route, model = _find(gateway, call.model)
     prompt = await _prepare(gateway, route, model, call)
-    completion = _completion(gateway, principal, route, model, call, prompt, accepted)
+    completion = await _completion(gateway, principal, route, model, call, prompt, accepted)
     reply = ChatReply(
         id=f"chatcmpl-{current_request_id().removeprefix('req_')}",
         created=int(time.time()),
@@ -92,7 +92,7 @@ async def _prepare(gateway: Gateway, route: Route, model: ChatModel, call: ChatC
     return model.prepare(call, limit)
 
 
-def _completion(
+async def _completion(
     gateway: Gateway,
     principal: Principal,
     route: Route,
@@ -104,7 +104,13 @@ def _completion(
     """Admits the request; what is returned must be closed."""
     assert principal.tenant is not None  # require_any saw to it
     outputs = [prompt.new_output() for _ in range(call.choices)]
-    admitted = gateway.admission.admit(principal, prompt_tokens=len(prompt.tokens), max_tokens=prompt.max_tokens)
+    admitted = await gateway.admission.admit(
+        principal,
+        prompt_tokens=len(prompt.tokens),
+        max_tokens=prompt.max_tokens * call.choices,
+        model=route.model,
+        deployment=route.deployment,
+    )
     seed = call.seed if call.seed is not None else secrets.randbits(63)
     works = [
         Work(
