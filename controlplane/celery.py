@@ -46,6 +46,21 @@ app.conf.update(
             "schedule": 5.0,
             "options": {"expires": 5},
         },
+        "tend-store": {
+            "task": "controlplane.caching.tasks.tend",
+            "schedule": 10.0,
+            "options": {"expires": 10},
+        },
+        "warm-store": {
+            "task": "controlplane.caching.tasks.warm",
+            "schedule": 15.0,
+            "options": {"expires": 15},
+        },
+        "prune-store-alerts": {
+            "task": "controlplane.caching.tasks.prune",
+            "schedule": 86_400.0,
+            "options": {"expires": 3600},
+        },
         "roll-up-telemetry": {
             "task": "controlplane.telemetry.tasks.prune_rollups",
             "schedule": 3600.0,

@@ -24,17 +24,20 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "channels",
     "rest_framework",
+    "drf_spectacular",
     "controlplane.accounts",
     "controlplane.audit",
     "controlplane.fleet",
     "controlplane.metering",
     "controlplane.telemetry",
+    "controlplane.caching",
     "controlplane.inference",
     "workers",
     "dashboard",
 ]
 MIGRATION_MODULES = {
-    name: f"migrations.{name}" for name in ("accounts", "audit", "fleet", "metering", "telemetry", "inference")
+    name: f"migrations.{name}"
+    for name in ("accounts", "audit", "caching", "fleet", "inference", "metering", "telemetry")
 }
 
 MIDDLEWARE = [
@@ -142,8 +145,16 @@ REST_FRAMEWORK: dict[str, Any] = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.CursorPagination",
     "PAGE_SIZE": 50,
+}
+
+SPECTACULAR_SETTINGS: dict[str, Any] = {
+    "TITLE": "Galley's management API",
+    "DESCRIPTION": "Deployments, retention and the KV store; the inference API under /v1/ has documents of its own.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
 }
 
 LOGGING = {

@@ -4,5 +4,6 @@ urlpatterns = [
     path("", include("controlplane.inference.urls")),
     path("", include("controlplane.telemetry.urls")),
     path("api/", include("controlplane.fleet.urls")),
+    path("api/", include("controlplane.caching.urls")),
     path("", include("dashboard.urls")),
 ]

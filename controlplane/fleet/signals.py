@@ -48,5 +48,10 @@ def nudge_node(name: str) -> None:
     _on_commit(lambda: _send(NODE_NUDGE_TASK, queue=node_queue(name)))
 
 
+def run_soon(task: str) -> None:
+    """Have the control queue run a periodic task now."""
+    _on_commit(lambda: _send(task))
+
+
 def reconcile_soon() -> None:
-    _on_commit(lambda: _send(RECONCILE_TASK))
+    run_soon(RECONCILE_TASK)
