@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import redis
 
+from workers import valkey
 from workers.kvstore.clock import Clock, micros
 from workers.kvstore.extent import ExtentHeader, ExtentId, short_name
 from workers.kvstore.health import Breaker
@@ -95,9 +96,7 @@ class Index:
         self.breaker = Breaker(first_s=0.2, most_s=5.0)
         self._most_blocks = most_blocks
         self._ghosts = ghosts
-        self.client = redis.Redis.from_url(
-            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=None, health_check_interval=0
-        )
+        self.client = valkey.client(url, timeout_s=timeout_s)
         common = (_LUA / "common.lua").read_text()
         self._scripts = {
             path.stem: self.client.register_script(common + path.read_text())

@@ -22,6 +22,7 @@ log: Final = logging.getLogger(__name__)
 TICK_S: Final = 1.0
 ORPHAN_INTERVAL_S: Final = 3600.0
 """How often files without an index entry (their writer died between rename and commit) are looked for."""
+OPEN_WAIT_S: Final = 5.0
 _PROBE: Final = "probe"
 
 
@@ -43,6 +44,7 @@ class Maintenance:
         self.store_id = ""
         """Id of the root when it was last seen; empty until then."""
         self._wake = threading.Event()
+        self._opened = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._beat = time.monotonic()
@@ -55,16 +57,22 @@ class Maintenance:
         return time.monotonic() - self._beat
 
     def open(self) -> None:
-        """Find or make root and index, load the policy. What is missing is reported and tried again by the thread."""
+        """Find or make root and index, load the policy. What is missing is reported and tried again by the thread; a
+        mount that hangs keeps nobody waiting for longer than OPEN_WAIT_S."""
+        if not self._settings.background:
+            self._open()
+            return
+        self._thread = threading.Thread(target=self._run, name="kvstore-maintenance", daemon=True)
+        self._thread.start()
+        if not self._opened.wait(OPEN_WAIT_S):
+            self._health.report(Trouble.SLOW, f"{self._root.path} does not answer")
+
+    def _open(self) -> None:
         self.look()
         try:
             self._policy.load()
         except (IndexUnavailable, PolicyError, OSError) as error:
             log.warning("starting with retention policy %d: %s", self._policy.current.version, error)
-        if self._settings.background:
-            self._policy.start()
-            self._thread = threading.Thread(target=self._run, name="kvstore-maintenance", daemon=True)
-            self._thread.start()
 
     def stop(self) -> None:
         self._stopping = True
@@ -130,6 +138,10 @@ class Maintenance:
     def _run(self) -> None:
         while not self._stopping:
             try:
+                if not self._opened.is_set():
+                    self._open()
+                    self._policy.start()
+                    self._opened.set()
                 self._round()
             except (IndexUnavailable, RootMissing, RootForeign, PolicyError, OSError) as error:
                 self._health.count("maintenance_failed")

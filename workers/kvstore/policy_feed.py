@@ -23,6 +23,9 @@ from workers.kvstore.policy import DEFAULT_POLICY, PolicyError, RetentionPolicy
 log: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
+PING_S: Final = 5.0
+SILENT_S: Final = 15.0
+"""A subscription that answered no ping for so long is half open: it is made anew."""
 COPY: Final = "policy.json"
 
 
@@ -118,16 +121,22 @@ class PolicyFeed:
             self._thread.join(2 * POLL_S + 1)
 
     def _run(self) -> None:
-        pubsub = self._index.client.pubsub(ignore_subscribe_messages=True)
-        subscribed = False
+        pubsub = self._index.client.pubsub()
+        subscribed, heard, pinged = False, 0.0, 0.0
         while not self._stop.is_set():
             try:
                 if not subscribed:
                     pubsub.subscribe(self._index.key("policy"), self._index.key("purge"))
-                    subscribed = True
+                    subscribed, heard = True, time.monotonic()
+                if time.monotonic() - pinged > PING_S:
+                    pinged = time.monotonic()
+                    pubsub.ping()
                 self.refresh()
                 self.refresh_purges()
-                pubsub.get_message(timeout=POLL_S)
+                if pubsub.get_message(timeout=POLL_S) is not None:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > SILENT_S:
+                    raise TimeoutError("the subscription is silent")
             except (IndexUnavailable, redis.RedisError, OSError):
                 subscribed = False
                 pubsub.reset()

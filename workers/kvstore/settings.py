@@ -33,6 +33,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Bound on indexed blocks (about 120 bytes of Valkey each)."""
     ghosts: int = 100_000
     """Ghost entries kept per class."""
+    most_bytes: int | None = None
+    """The store holds no more than this, whatever the policy's total says; None: the policy and the disk decide."""
     reserve_bytes: int = 1024 * MIB
     """The sweeper keeps this much of the disk free."""
     sweep_interval_s: float = 15.0

@@ -82,6 +82,7 @@ class Store:
             self.root,
             self.health,
             reserve_bytes=settings.reserve_bytes,
+            most_bytes=settings.most_bytes,
             most_blocks=settings.most_blocks,
         )
         self._reads = Reads(

@@ -43,9 +43,19 @@ class SweepReport:
 
 
 class Sweeper:
-    def __init__(self, index: Index, root: Root, health: Health, *, reserve_bytes: int = 0, most_blocks: int) -> None:
+    def __init__(
+        self,
+        index: Index,
+        root: Root,
+        health: Health,
+        *,
+        reserve_bytes: int = 0,
+        most_bytes: int | None = None,
+        most_blocks: int,
+    ) -> None:
         self._index, self._root, self._health = index, root, health
         self._reserve = reserve_bytes
+        self._most_bytes = most_bytes
         self._most_blocks = most_blocks
         self._blocks_per_claim = 4.0
         """What a released claim freed lately: sizes the next batch."""
@@ -147,9 +157,9 @@ class Sweeper:
             self._evict(policy, report, want_blocks=size["blocks"] - int(policy.low_watermark * self._most_blocks))
 
     def _effective_budget(self, policy: RetentionPolicy, held: int) -> int | None:
-        """The policy's total, less where the disk has less room than that."""
+        """The policy's total, less where the store was given less, or the disk has less room than that."""
         possible = max(0, held + self._root.free_bytes() - self._reserve) if self._reserve else None
-        limits = [limit for limit in (policy.total_bytes, possible) if limit is not None]
+        limits = [limit for limit in (policy.total_bytes, self._most_bytes, possible) if limit is not None]
         return min(limits, default=None)
 
     def _evict(

@@ -13,7 +13,9 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from workers.home import Home
+from workers.kvstore.settings import StoreSettings
 from workers.node import processes
+from workers.node.endpoints import NodeNetwork
 from workers.node.fleet_link import FleetLink
 from workers.node.heartbeat import HEARTBEAT_TTL_S, AgentHeartbeat, heartbeat_key
 from workers.node.records import Records, WantedState
@@ -35,6 +37,8 @@ class NodeAgent:
         home: Home,
         valkey_url: str,
         *,
+        store: StoreSettings | None = None,
+        network: NodeNetwork | None = None,
         timing: Timing | None = None,
         command: Sequence[str] = processes.SERVE,
     ) -> None:
@@ -43,7 +47,15 @@ class NodeAgent:
         self.records = Records(home)
         self.fleet = FleetLink(node, home, self.timing, changed=self._wanted_read, agent_age_s=lambda: self.age_s)
         self.supervisor = Supervisor(
-            node, self.records, valkey_url, self.fleet.report, self.fleet.removed, self.timing, command
+            node,
+            self.records,
+            valkey_url,
+            self.fleet.report,
+            self.fleet.removed,
+            self.timing,
+            command,
+            store,
+            network or NodeNetwork(),
         )
         self._valkey_url = valkey_url
         self._wanted = self._kept = self.records.read_wanted()

@@ -6,22 +6,21 @@ Runs on the agent's event loop; knows neither Django nor Celery. What a restart 
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from workers.home import SOCKET_PATH_LIMIT
+from workers.kvstore.settings import StoreSettings
 from workers.node import processes
+from workers.node.endpoints import NodeNetwork
 from workers.node.probe import Probe
 from workers.node.records import ProcessRecord, Records, Wanted, WantedState
 from workers.node.reports import Report, State, instant, of_process, trouble
 from workers.node.timing import Timing
-from workers.protocol import Address, Endpoint, WorkerState
+from workers.protocol import Address, WorkerState
 from workers.serving.errors import EXIT_BAD_SPEC, EXIT_DRAINED
 from workers.spec import WorkerSpec
 
@@ -69,6 +68,9 @@ class Supervisor:
     """The process is gone and nothing is wanted of it."""
     timing: Timing = field(default_factory=Timing)
     command: Sequence[str] = processes.SERVE
+    store: StoreSettings | None = None
+    """The KV store that this node's workers share with all others."""
+    network: NodeNetwork = field(default_factory=NodeNetwork)
     workers: dict[str, Managed] = field(default_factory=dict)
     faults: int = 0
     """Turns of one worker that ended with an exception; the others went on."""
@@ -80,7 +82,8 @@ class Supervisor:
         for name, record in processes.running(self.records.home):
             managed = self.workers.setdefault(name, Managed(name))
             managed.record, managed.restarts, managed.known_since = record, record.restarts, time.time()
-            managed.probe = Probe(Address(worker=name, epoch=record.epoch), record.endpoint, self.node)
+            address = Address(worker=name, epoch=record.epoch)
+            managed.probe = Probe(address, record.local or record.endpoint, self.node)
             self._keep(name, record)
             logger.info("adopted %s, epoch %d, process %d", name, record.epoch, record.pid)
 
@@ -158,6 +161,8 @@ class Supervisor:
         if managed.ended:
             managed.restarts += 1
         epoch = self.records.next_epoch(name)
+        taken = [other.record.endpoint for other in self.workers.values() if other.record is not None]
+        endpoint, network = self.network.place(name, self.records.home.sockets, taken)
         spec = WorkerSpec(
             address=Address(worker=name, epoch=epoch),
             role=wanted.role,
@@ -167,11 +172,13 @@ class Supervisor:
             model=wanted.model,
             model_path=wanted.model_path,
             engine=wanted.engine,
-            endpoint=self._endpoint(name),
+            endpoint=endpoint,
+            network=network,
             valkey_url=self.valkey_url,
             device=wanted.device,
             threads=threads,
             drain_deadline_s=wanted.drain_deadline_s,
+            store=self.store,
         )
         path = self.records.write_spec(spec)
         managed.popen = processes.spawn(self.command, path, self.records.home.worker_log(name))
@@ -181,6 +188,7 @@ class Supervisor:
                 create_time=processes.create_time(managed.popen.pid),
                 epoch=epoch,
                 endpoint=spec.endpoint,
+                local=network.local,
                 wanted=wanted,
                 started_at=time.time(),
                 restarts=managed.restarts,
@@ -192,16 +200,9 @@ class Supervisor:
             managed.popen = None
             raise
         managed.record, managed.ready_since, managed.known_since = record, None, record.started_at
-        managed.probe = Probe(spec.address, spec.endpoint, self.node)
+        managed.probe = Probe(spec.address, network.local or spec.endpoint, self.node)
         logger.info("started %s, epoch %d, process %d, %d threads", name, epoch, record.pid, threads)
         self.report(of_process(name, record, managed.probe, None, self.timing))
-
-    def _endpoint(self, name: str) -> Endpoint:
-        """A socket in the private folder; names too long for one are shortened by a hash."""
-        path = self.records.home.sockets / f"{name}.sock"
-        if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
-            path = path.with_name(hashlib.sha256(name.encode()).hexdigest()[:16] + ".sock")
-        return Endpoint(f"unix:{path}")
 
     def _gone(self, managed: Managed, record: ProcessRecord) -> None:
         """The process ended: how, and when the next may start."""

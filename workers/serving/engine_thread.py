@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from workers.engine.api import EngineStats, StepOutput
 from workers.identity import CacheIdentity
+from workers.kvstore.store import Store
 from workers.snapshots import Histogram
 from workers.transfer.base import ServedEngine
 
@@ -37,6 +38,7 @@ class Loaded:
     max_context: int
     identity: CacheIdentity | None = None
     """What the fingerprint is of: whoever names blocks outside the engine (pins) starts from it."""
+    store: Store | None = None
 
 
 class EngineEvents(Protocol):

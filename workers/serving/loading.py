@@ -24,6 +24,7 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
 
         from workers.engine.arena import ArenaError
         from workers.engine.engine import Engine
+        from workers.kvstore.store import Store
         from workers.models.store import StoreError, cache_identity, load_model
 
         torch.set_num_threads(spec.threads)
@@ -38,8 +39,9 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
         except (ManifestError, StoreError) as error:
             raise BadSpec(str(error)) from error
         identity = cache_identity(manifest, model, spec.device)
+        store = None if spec.store is None else Store(spec.store)
         try:
-            engine = Engine(model, spec.engine, identity)
+            engine = Engine(model, spec.engine, identity, store=store)
         except ArenaError as error:
             raise BadSpec(str(error)) from error
         logger.info(
@@ -55,6 +57,6 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
                 }
             },
         )
-        return Loaded(engine, identity.fingerprint(), engine.max_context, identity)
+        return Loaded(engine, identity.fingerprint(), engine.max_context, identity, store)
 
     return load
