@@ -84,6 +84,8 @@ class WorkerSnapshot(msgspec.Struct, tag="worker", kw_only=True):
     """The part of `hit_tokens` that ran again (a replay): hits for the bill, computed for capacity."""
     short_tokens: int = 0
     """The part of `miss_tokens` of prompts shorter than one block: no cache could have held them."""
+    rows_saved: list[int] = []
+    """By layer: rows of `computed_tokens` that did not go through it, because only the tail of a prompt has to."""
     store_troubles: dict[str, str] = {}
     """What is wrong with the store as this worker sees it, and the reason (`kvstore.health.Trouble`)."""
     cache_identity: CacheIdentity | None = None

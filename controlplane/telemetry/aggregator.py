@@ -169,9 +169,16 @@ def _worker_line(track: WorkerTrack, now: float) -> WorkerLine:
         blocks_cached=last.blocks_cached,
         transfers=last.transfers,
         tokens_per_s=0.0 if stale else round(track.rates.miss + track.rates.output, 3),
+        trimmed=_trimmed(last),
         observed_age_s=round(age, 3),
         stale=stale,
     )
+
+
+def _trimmed(last: WorkerSnapshot) -> float:
+    """The share of layers times prompt rows that were not computed."""
+    whole = len(last.rows_saved) * last.computed_tokens
+    return round(sum(last.rows_saved) / whole, 4) if whole else 0.0
 
 
 def _gateway_line(track: GatewayTrack, now: float) -> GatewayLine:

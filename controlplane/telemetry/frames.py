@@ -63,6 +63,8 @@ class WorkerLine(msgspec.Struct, kw_only=True):
     transfers: int
     tokens_per_s: float
     """Tokens it computes: prompt tokens that missed, and output."""
+    trimmed: float = 0.0
+    """Share, 0 to 1, of all prompt rows times layers so far that the trimmed tail of prompts saved."""
     observed_age_s: float
     stale: bool
     """No snapshot for longer than STALE_S: what stands here is old."""

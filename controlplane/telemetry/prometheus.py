@@ -108,6 +108,8 @@ class TelemetryCollector(Collector):
             yield _counter(name, text, [(labels, read(snapshot)) for labels, snapshot in rows], _WORKER)
         for name, text, histogram in _WORKER_HISTOGRAMS:
             yield _histogram(name, text, [(labels, histogram(snapshot)) for labels, snapshot in rows], _WORKER)
+        saved = [([*labels, str(n)], float(v)) for labels, s in rows for n, v in enumerate(s.rows_saved) if v]
+        yield _counter(names.PREFILL_ROWS_SAVED, "Rows of prompts that a layer was spared", saved, (*_WORKER, "layer"))
         gauges = [([*labels, n], v) for labels, s in rows for n, v in sorted(s.gauges.items())]
         yield _gauge(names.WORKER_GAUGE, "Queues and waits by name", gauges, (*_WORKER, "name"))
         events = [([*labels, n], float(v)) for labels, s in rows for n, v in sorted(s.events.items())]

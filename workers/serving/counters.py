@@ -122,6 +122,7 @@ def snapshot(
         store_hit_tokens=counters.store_hit_tokens,
         recomputed_tokens=counters.recomputed_tokens,
         short_tokens=counters.short_tokens,
+        rows_saved=list(moment.stats.rows_saved),
         store_troubles=store_troubles,
         cache_identity=cache_identity,
     )

@@ -22,6 +22,7 @@ function drawRow(row: HTMLElement, worker: WorkerFrame, sinceReceived: number): 
   setText(cell(row, "step"), age(worker.step_age_s + sinceReceived));
   setText(cell(row, "requests"), `${count(worker.running)} / ${count(worker.waiting)}`);
   setText(cell(row, "tokens"), count(worker.tokens_per_s));
+  setText(cell(row, "trimmed"), worker.trimmed > 0 ? `tail trimmed: ${Math.round(worker.trimmed * 100)} % less` : "");
   const share = worker.blocks_total > 0 ? worker.blocks_used / worker.blocks_total : 0;
   const cached = worker.blocks_total > 0 ? worker.blocks_cached / worker.blocks_total : 0;
   setText(cell(row, "kv-share"), `${Math.round(share * 100)} %`);

@@ -23,6 +23,8 @@ export interface WorkerFrame {
   blocks_cached: number;
   transfers: number;
   tokens_per_s: number;
+  /** Share of the rows of prompts, over all layers, that the trimmed tail saved. */
+  trimmed: number;
   observed_age_s: number;
   stale: boolean;
 }
