@@ -28,7 +28,14 @@ def state(*, at: float | None = None) -> MetricsState:
     aggregator = Aggregator()
     for snapshot in (
         worker(
-            "p-0", role=Role.PREFILL, hit=90, miss=10, output=1, queue_s=histogram(0.01), gauges={"queue.commands": 3}
+            "p-0",
+            role=Role.PREFILL,
+            hit=90,
+            miss=10,
+            output=1,
+            queue_s=histogram(0.01),
+            gauges={"queue.commands": 3},
+            rows_saved=[0, 0, 7],
         ),
         worker("d-0", role=Role.DECODE, output=49, blocks_used=25, events={"stale_blocks": 2}),
         gateway(requests={"stop": 4, "peer_lost": 1}, ttft_s=histogram(0.2, 0.3), decode_s=histogram(1.0)),
@@ -58,6 +65,9 @@ def test_names_and_values() -> None:
     assert found[of("vllm:kv_cache_usage_perc", "decode")] == 0.25
     assert found[of("vllm:request_queue_time_seconds_count", "prefill")] == 1
     assert found[("vllm:request_success_total", (("finished_reason", "stop"),))] == 4
+    saved, layer = of("galley_prefill_rows_saved_total", "prefill")
+    assert found[saved, tuple(sorted([*layer, ("layer", "2")]))] == 7
+    assert not any(name == saved and ("layer", "0") in labels for name, labels in found)
     assert found[("galley_request_errors_total", (("code", "peer_lost"),))] == 1
     assert found[("vllm:time_to_first_token_seconds_bucket", (("le", "0.25"),))] == 1
     assert found[("vllm:time_to_first_token_seconds_bucket", (("le", "+Inf"),))] == 2
