@@ -7,7 +7,7 @@ import logging
 import time
 
 from workers import protocol
-from workers.network.security import NO_SECURITY, LinkSecurity
+from workers.network.security import NO_SECURITY
 from workers.network.streams import open_stream
 from workers.protocol import Address, Hello, PeerKind, ProtocolError, Status, Welcome
 
@@ -20,16 +20,15 @@ SILENCE_S = 10.0
 
 
 class Probe:
-    """Keeps a connection to one process (worker and epoch) and what it last said."""
+    """Keeps a connection to one process (worker and epoch), by its unix socket, and what it last said."""
 
-    def __init__(self, address: Address, endpoint: str, node: str, security: LinkSecurity = NO_SECURITY) -> None:
+    def __init__(self, address: Address, endpoint: str, node: str) -> None:
         self.status: Status | None = None
         self.heard_at: float | None = None
         """Monotonic time of the last status; None until the first."""
         self._address = address
         self._endpoint = endpoint
         self._node = node
-        self._security = security
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def close(self) -> None:
@@ -54,7 +53,7 @@ class Probe:
 
     async def _watch(self) -> None:
         async with asyncio.timeout(CONNECT_S):
-            reader, writer = await open_stream(self._endpoint, self._security)
+            reader, writer = await open_stream(self._endpoint, NO_SECURITY)
         try:
             writer.write(protocol.encode(Hello(peer=f"agent {self._node}", kind=PeerKind.AGENT, expect=self._address)))
             async with asyncio.timeout(CONNECT_S):

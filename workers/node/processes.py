@@ -110,6 +110,7 @@ def find_unrecorded(records: Records) -> list[tuple[str, ProcessRecord]]:
             create_time=process.info["create_time"],
             epoch=spec.address.epoch,
             endpoint=spec.endpoint,
+            local=spec.network.local,
             wanted=wanted,
             started_at=process.info["create_time"],
         )

@@ -50,11 +50,14 @@ class ProcessRecord(msgspec.Struct, kw_only=True):
     create_time: float
     epoch: int
     endpoint: str
+    """Where gateways and decode workers connect."""
     wanted: Wanted
     started_at: float
     """Unix seconds."""
     restarts: int = 0
     """Starts of this worker on this node after the first."""
+    local: str | None = None
+    """Its unix socket beside a TCP endpoint: where the agent connects."""
     draining_since: float | None = None
     """Unix seconds of the SIGTERM: a second one would cut its requests."""
 
