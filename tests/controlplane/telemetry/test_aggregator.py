@@ -71,6 +71,11 @@ def test_rates_are_between_two_snapshots_and_counts_are_what_is_new() -> None:
     assert frame.workers[0].tokens_per_s == 60
 
 
+def test_the_share_of_prefill_that_the_trimmed_tail_saved() -> None:
+    frame, _ = Feed().give(worker("spared", miss=100, rows_saved=[0, 0, 90, 90])).give(worker("whole", miss=100)).tick()
+    assert {line.worker: line.trimmed for line in frame.workers} == {"spared": 0.45, "whole": 0.0}
+
+
 def test_a_process_that_just_started_counts_from_zero() -> None:
     frame, _ = Feed().give(worker(seq=1, output=5)).tick()
     assert tokens(frame) == (0, 0, 5)
