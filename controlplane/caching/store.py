@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from controlplane import config
 from controlplane.caching.errors import StoreUnavailable
 from controlplane.config import home, settings
 from workers.kvstore.clock import SystemClock
@@ -41,13 +42,8 @@ class Disk:
 
 def store_settings() -> StoreSettings:
     """The store of this installation as processes of the control plane open it: without a life of its own."""
-    return StoreSettings(
-        root=str(home().kvstore),
-        index_url=settings().redis_url,
-        index_timeout_s=INDEX_WAIT_S,
-        background=False,
-        readers=1,
-    )
+    wanted = config.store_settings() or StoreSettings(root=str(home().kvstore), index_url=settings().redis_url)
+    return msgspec.structs.replace(wanted, index_timeout_s=INDEX_WAIT_S, background=False, readers=1)
 
 
 @cache
