@@ -27,10 +27,23 @@ def client() -> redis.Redis:
     return valkey.client(settings().redis_url)
 
 
+TENANT: Final = "tenant:"
+"""What a message starts with that names a tenant instead of a key."""
+
+
 def publish(digest: KeyHash) -> None:
-    """Best effort: a process that cannot hear the channel trusts no cached key for longer than a second."""
+    """A key changed. Best effort: a process that cannot hear the channel trusts no cached key for over a second."""
+    _publish(digest)
+
+
+def publish_tenant(slug: str) -> None:
+    """Something changed for every key of a tenant. Best effort, as `publish`."""
+    _publish(TENANT + slug)
+
+
+def _publish(message: str) -> None:
     try:
-        client().publish(CHANNEL, digest)
+        client().publish(CHANNEL, message)
     except redis.RedisError as error:
         log.warning("a key change could not be announced (%s); caches that hear nothing ask within a second", error)
 

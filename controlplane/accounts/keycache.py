@@ -183,6 +183,14 @@ class KeyCache:
                 self._entries.pop(digest, None)
                 self._refused.pop(digest, None)
 
+    def invalidate_tenant(self, slug: str) -> None:
+        """Forget the keys of one tenant."""
+        with self._lock:
+            self._generation += 1
+            gone = [digest for digest, entry in self._entries.items() if entry.record.principal.tenant == slug]
+            for digest in gone:
+                del self._entries[digest]
+
     def flush_used(self) -> None:
         """Write last uses collected so far; they are kept for the next time where the database is away."""
         with self._lock:
@@ -216,9 +224,15 @@ class KeyCache:
         for message in valkey.follow(pubsub):
             self._turned = time.monotonic()
             if message is not None and message["type"] == "message":
-                self.invalidate(keys.KeyHash(message["data"].decode("ascii")))
+                self._heard_of(message["data"].decode("ascii"))
             if self._stop.is_set():
                 return
+
+    def _heard_of(self, message: str) -> None:
+        if message.startswith(invalidation.TENANT):
+            self.invalidate_tenant(message.removeprefix(invalidation.TENANT))
+        else:
+            self.invalidate(keys.KeyHash(message))
 
     def _flush(self) -> None:
         """Not on the listening thread: a database that hangs must not keep revocations from being heard."""

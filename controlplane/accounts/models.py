@@ -11,15 +11,23 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils import timezone
 
+from controlplane.accounts.limits import Limited
 from controlplane.accounts.roles import Role, Scope
 
 
-class Tenant(models.Model):
-    """A customer or a team: keys, usage and cached prefixes belong to one."""
+class Tenant(Limited):
+    """A customer or a team: keys, usage and cached prefixes belong to one.
+
+    A deleted tenant's row stays: its sums in the ledger keep their name, and nobody gets its slug (which the salt of
+    its cached prefixes derives from) again.
+    """
 
     slug = models.SlugField(max_length=63, unique=True)
     name = models.CharField(max_length=200)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
+    purged_at = models.DateTimeField(null=True, blank=True, editable=False)
+    """When store and pools were last told to drop a deleted tenant's blocks."""
 
     class Meta:
         ordering = ("slug",)
@@ -83,7 +91,7 @@ def validate_scopes(scopes: list[str]) -> None:
         raise ValidationError(f"unknown scope {', '.join(unknown)}; known are {', '.join(Scope.values)}")
 
 
-class APIKey(models.Model):
+class APIKey(Limited):
     """A key of a tenant. The key itself is shown once and not kept: only its prefix and its SHA-256."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="keys")
@@ -98,12 +106,18 @@ class APIKey(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     """Written in batches, some seconds late."""
+    root = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="rotations")
+    """The first key of a row of rotations: what is limited, so that a rotation starts no new budget."""
 
     class Meta:
         ordering = ("-created_at", "-id")
 
     def __str__(self) -> str:
         return f"gk-{self.prefix}"
+
+    @property
+    def root_key_id(self) -> int:
+        return self.root_id if self.root_id is not None else self.pk
 
     @property
     def state(self) -> str:

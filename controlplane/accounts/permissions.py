@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from controlplane.accounts.limits import NO_LIMITS, Limits
 from controlplane.accounts.models import APIKey, User
 from controlplane.accounts.roles import CLUSTER_ACTIONS, ROLE_ACTIONS, SCOPE_ACTIONS, Action, Role, Scope
 
@@ -46,6 +47,11 @@ class Principal:
     tenant: str | None = None
     roles: tuple[Grant, ...] = ()
     scopes: frozenset[Scope] = frozenset()
+    limits: Limits = NO_LIMITS
+    """Of the key."""
+    tenant_limits: Limits = NO_LIMITS
+    root_key: str = ""
+    """The id of the first key of a row of rotations: what the key's limits count by."""
 
 
 SYSTEM: Final = Principal(kind=PrincipalKind.SYSTEM, id="galley", label="galley")
@@ -112,4 +118,7 @@ def principal_of_key(key: APIKey) -> Principal:
         label=f"key gk-{key.prefix}",
         tenant=key.tenant.slug,
         scopes=frozenset(Scope(scope) for scope in key.scopes),
+        limits=key.limits,
+        tenant_limits=key.tenant.limits,
+        root_key=str(key.root_key_id),
     )

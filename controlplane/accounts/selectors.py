@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from django.db import models
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -56,11 +57,27 @@ def key_by_prefix(prefix: str) -> APIKey | None:
 
 
 def tenants() -> QuerySet[Tenant]:
-    return Tenant.objects.order_by("slug")
+    """Without the deleted ones."""
+    return Tenant.objects.filter(deleted_at=None).order_by("slug")
 
 
 def tenant_by_slug(slug: str) -> Tenant | None:
-    return Tenant.objects.filter(slug=slug).first()
+    return tenants().filter(slug=slug).first()
+
+
+def tenants_to_purge(*, now: datetime, again_after: timedelta) -> QuerySet[Tenant]:
+    """Deleted tenants whose blocks are still to be dropped, or to be dropped once more: what ran when the tenant was
+    deleted may have written after the first purge, and has ended after `again_after`.
+    """
+    gone = Tenant.objects.filter(deleted_at__isnull=False)
+    late = models.Q(deleted_at__lte=now - again_after, purged_at__lt=models.F("deleted_at") + again_after)
+    return gone.filter(models.Q(purged_at=None) | late).order_by("deleted_at")
+
+
+def limited_subjects() -> tuple[list[Tenant], list[APIKey]]:
+    """Tenants and keys that have a budget."""
+    keys_with = APIKey.objects.filter(budget_micro_usd__isnull=False, revoked_at=None)
+    return list(tenants().filter(budget_micro_usd__isnull=False)), list(keys_with)
 
 
 def users() -> QuerySet[User]:

@@ -1,4 +1,4 @@
-"""The only writers of users, tenants and memberships; those of keys are in `key_services` and named here too.
+"""The only writers of users and memberships; those of keys and tenants have modules of their own, named here too.
 
 Each change and its audit event are one transaction.
 """
@@ -14,15 +14,17 @@ from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 
 from controlplane.accounts.granting import ScopeEscalation, require_grantable
-from controlplane.accounts.key_services import key_create, key_revoke, keys_touch
+from controlplane.accounts.key_services import key_create, key_revoke, key_rotate, key_set_limits, keys_touch
 from controlplane.accounts.models import Membership, Tenant, User
 from controlplane.accounts.permissions import DEFAULT_TENANT, SYSTEM, Action, Principal, Role, Scope, require
 from controlplane.accounts.roles import CLUSTER_ACTIONS, ROLE_ACTIONS
+from controlplane.accounts.tenant_services import tenant_create, tenant_delete, tenant_purged, tenant_set_limits
 from controlplane.audit.services import record
 
 __all__ = [
-    "FirstRun", "ScopeEscalation", "bootstrap", "key_create", "key_revoke", "keys_touch", "membership_grant",
-    "membership_revoke", "password_reset", "tenant_create", "user_create", "user_set_active",
+    "FirstRun", "ScopeEscalation", "bootstrap", "key_create", "key_revoke", "key_rotate", "key_set_limits",
+    "keys_touch", "membership_grant", "membership_revoke", "password_reset", "tenant_create", "tenant_delete",
+    "tenant_purged", "tenant_set_limits", "user_create", "user_set_active",
 ]  # fmt: skip
 
 BOOTSTRAP_LOCK: Final = 0x6A11E001
@@ -56,16 +58,6 @@ def _password() -> str:
     """About 119 random bits, without characters that are read as one another."""
     alphabet = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
     return "-".join("".join(secrets.choice(alphabet) for _ in range(5)) for _ in range(4))
-
-
-@transaction.atomic
-def tenant_create(*, actor: Principal, slug: str, name: str) -> Tenant:
-    require(actor, Action.TENANTS_MANAGE)
-    tenant = Tenant(slug=slug, name=name)
-    tenant.full_clean()
-    tenant.save()
-    record(actor=actor, action="tenant.create", target=f"tenant:{slug}", before=None, after={"name": name}, tenant=slug)
-    return tenant
 
 
 @transaction.atomic

@@ -69,3 +69,22 @@ def test_keys_mistakes_are_explained() -> None:
     with pytest.raises(CommandFailure) as refused:
         run("keys", "revoke", raw)
     assert raw not in str(refused.value)
+
+
+def test_limits_of_tenants_and_keys() -> None:
+    run("tenants", "create", "acme", "--requests-per-minute", "60", "--budget-usd", "12.5")
+    assert "60 requests per minute" in run("tenants", "list")
+    assert "12.50 $/month" in run("tenants", "limits", "acme")
+    assert run("tenants", "limits", "acme", "--budget-usd", "none").strip() == "acme: 60 requests per minute"
+    run("keys", "create", "ci", "--tenant", "acme", "--concurrent", "2")
+    key = APIKey.objects.get()
+    assert key.limits.concurrent_requests == 2
+    assert "1,000 prompt" in run("keys", "limits", f"gk-{key.prefix}", "--tokens-per-minute", "1000")
+    with pytest.raises(CommandFailure, match="number"):
+        run("tenants", "limits", "acme", "--budget-usd", "0.00000001")
+    new = run("keys", "rotate", f"gk-{key.prefix}", "--overlap-hours", "1").strip()
+    assert new.startswith("gk-")
+    with pytest.raises(CommandFailure, match="--yes"):
+        run("tenants", "delete", "acme")
+    run("tenants", "delete", "acme", "--yes")
+    assert not APIKey.objects.exists()

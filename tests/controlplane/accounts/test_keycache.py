@@ -242,3 +242,12 @@ async def test_authenticate_for_event_loops(valkey_url: str) -> None:
         await sync_to_async(keycache.key_cache().stop)()
         keycache.key_cache.cache_clear()
         await sync_to_async(connections.close_all)()
+
+
+def test_a_tenants_keys_are_forgotten_together() -> None:
+    cache = Deaf(Database(record()))
+    cache.fetch(DIGEST)
+    cache.invalidate_tenant("another")
+    assert cache.cached(DIGEST)[0]
+    cache._heard_of(f"{invalidation.TENANT}default")
+    assert not cache.cached(DIGEST)[0]

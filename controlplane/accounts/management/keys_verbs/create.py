@@ -10,6 +10,8 @@ from django.core.management.base import OutputWrapper
 from django.utils import timezone
 
 from controlplane.accounts import selectors, services
+from controlplane.accounts.limit_options import add_limit_arguments, given_limits
+from controlplane.accounts.limits import Limits
 from controlplane.accounts.permissions import DEFAULT_TENANT, SYSTEM, Scope
 from controlplane.commands import CommandFailure
 
@@ -21,6 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--scope", action="append", choices=Scope.values, help="may be repeated (default: inference and models)"
     )
     parser.add_argument("--days", type=int, help="expires after so many days (default: never)")
+    add_limit_arguments(parser)
 
 
 def run(options: Namespace, out: OutputWrapper) -> None:
@@ -37,6 +40,7 @@ def run(options: Namespace, out: OutputWrapper) -> None:
             name=options.name,
             scopes=options.scope or [Scope.INFERENCE, Scope.MODELS],
             expires_at=None if options.days is None else timezone.now() + timedelta(days=options.days),
+            limits=Limits(**given_limits(options)),
             reason="manage.py keys create",
         )
     except ValidationError as error:
