@@ -29,7 +29,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _PATHS = ("/healthz", "/readyz")
-_PREFIX = "/v1"
+_PREFIXES = ("/v1", "/anthropic")
 
 
 class InferenceHandler(ASGIHandler):
@@ -53,7 +53,7 @@ class HttpApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        inference = path in _PATHS or path == _PREFIX or path.startswith(_PREFIX + "/")
+        inference = path in _PATHS or path in _PREFIXES or path.startswith(tuple(f"{one}/" for one in _PREFIXES))
         application: Any = self._inference if inference else self._django
         body = _BoundedBody(receive, self._limits)
         try:

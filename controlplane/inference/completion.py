@@ -15,10 +15,13 @@ from controlplane.inference.output import OutputParser, Piece
 from controlplane.inference.requests import Generation, Work
 from controlplane.inference.router import NoWorkers, Router
 from controlplane.inference.stats import GatewayStats
+from controlplane.inference.tool_text import ToolDelta
 from workers.protocol import ErrorCode, Finish, Scheduled, TokenLogprobs
 
 log = logging.getLogger(__name__)
 
+TOOL_CALLS = "tool_calls"
+"""How an answer ends that calls tools."""
 PLACE_AGAIN_S = 0.1
 """Between two looks for workers, while those of the deployment are on their way back."""
 DEADLINE_GRACE_S = 2.0
@@ -48,9 +51,12 @@ class Update:
     restarted: bool = False
     content: str = ""
     reasoning: str = ""
+    tools: list[ToolDelta] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     finish_reason: str | None = None
+    stop_sequence: str | None = None
+    """The stop string that ended the text."""
 
 
 @dataclass(slots=True)
@@ -63,6 +69,10 @@ class _Choice:
     hit_tokens: int | None = None
     finish_reason: str | None = None
 
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.generation.work.tokens)
+
 
 class Completion:
     """`start`, then `next` until `finished`; `close` in any case. One consumer, one event loop."""
@@ -72,6 +82,7 @@ class Completion:
         works: list[Work],
         new_output: list[OutputParser],
         *,
+        choices: int = 1,
         router: Router,
         limits: GatewayLimits,
         stats: GatewayStats,
@@ -79,7 +90,7 @@ class Completion:
         accepted: float,
         streaming: bool,
     ) -> None:
-        """`works` differ in id and seed only. `accepted`: monotonic time at which the request came in."""
+        """`works` are `choices` for each prompt, in order. `accepted`: monotonic time of the request's arrival."""
         self._wake = asyncio.Event()
         self._choices = [
             _Choice(
@@ -95,7 +106,8 @@ class Completion:
         self._admitted = admitted
         self._accepted = accepted
         self._deadline = works[0].deadline
-        self._prompt_tokens = len(works[0].tokens)
+        self._firsts = self._choices[::choices]
+        """The first choice of each prompt: it says what of the prompt was cached."""
         self._work = works[0]
         self._first_token: float | None = None
         self._last_token: float | None = None
@@ -110,15 +122,20 @@ class Completion:
         return all(choice.finish_reason is not None for choice in self._choices)
 
     @property
+    def choices(self) -> int:
+        """Answers altogether."""
+        return len(self._choices)
+
+    @property
     def revision(self) -> str:
         return self._choices[0].generation.revision
 
     @property
     def usage(self) -> Usage:
-        """The prompt counts once, whatever the number of choices; its hits are those of the first choice."""
+        """A prompt counts once, whatever the number of choices; its hits are those of the first choice."""
         return Usage(
-            prompt_tokens=self._prompt_tokens,
-            hit_tokens=min(self._choices[0].hit_tokens or 0, self._prompt_tokens),
+            prompt_tokens=sum(choice.prompt_tokens for choice in self._firsts),
+            hit_tokens=sum(min(choice.hit_tokens or 0, choice.prompt_tokens) for choice in self._firsts),
             output_tokens=sum(choice.output_tokens for choice in self._choices),
             reasoning_tokens=sum(choice.output.reasoning_tokens for choice in self._choices),
         )
@@ -189,8 +206,10 @@ class Completion:
         else:
             self._stats.running -= 1
         usage = self.usage
-        scheduled = self._choices[0].hit_tokens is not None
-        miss_tokens = usage.miss_tokens if scheduled else 0
+        # Prompts that never ran cost nothing.
+        miss_tokens = sum(
+            max(choice.prompt_tokens - choice.hit_tokens, 0) for choice in self._firsts if choice.hit_tokens is not None
+        )
         self._stats.hit_tokens += usage.hit_tokens
         self._stats.miss_tokens += miss_tokens
         self._stats.output_tokens += usage.output_tokens
@@ -217,7 +236,7 @@ class Completion:
                 match event:
                     case Scheduled():
                         choice.hit_tokens = event.pool_hit_tokens + event.store_hit_tokens
-                        self._check_classes(event)
+                        self._check_classes(choice, event)
                         return Update(choice.index, started=True)
                     case Output():
                         return self._output(choice, event)
@@ -228,10 +247,11 @@ class Completion:
                         raise self._failure(event)
         return None
 
-    def _check_classes(self, event: Scheduled) -> None:
+    @staticmethod
+    def _check_classes(choice: _Choice, event: Scheduled) -> None:
         total = event.pool_hit_tokens + event.store_hit_tokens + event.miss_tokens
-        if total != self._prompt_tokens:
-            log.error("request %s: token classes sum to %d of %d", event.request_id, total, self._prompt_tokens)
+        if total != choice.prompt_tokens:
+            log.error("request %s: token classes sum to %d of %d", event.request_id, total, choice.prompt_tokens)
 
     def _output(self, choice: _Choice, event: Output) -> Update:
         piece = choice.output.push(event.tokens)
@@ -240,18 +260,27 @@ class Completion:
         update = Update(choice.index, tokens=event.tokens[: piece.tokens])
         if event.logprobs is not None:
             update.logprobs = event.logprobs[: piece.tokens]
-        if piece.stopped:
+        if piece.stop is not None:
             choice.finish_reason = Finish.STOP.value
             choice.generation.close("stop string")
         elif event.finish is not None:
             rest = choice.output.finish()
-            piece = Piece(piece.content + rest.content, piece.reasoning + rest.reasoning)
-            choice.finish_reason = Finish.STOP.value if rest.stopped else event.finish.value
-        update.content, update.reasoning = piece.content, piece.reasoning
-        update.finish_reason = choice.finish_reason
+            piece = Piece(
+                piece.content + rest.content, piece.reasoning + rest.reasoning, piece.tools + rest.tools, stop=rest.stop
+            )
+            choice.finish_reason = self._finish_reason(choice, event.finish, rest)
+        update.content, update.reasoning, update.tools = piece.content, piece.reasoning, piece.tools
+        update.finish_reason, update.stop_sequence = choice.finish_reason, piece.stop
         if self.finished:
             self.close(choice.finish_reason or Finish.STOP.value)
         return update
+
+    @staticmethod
+    def _finish_reason(choice: _Choice, finish: Finish, rest: Piece) -> str:
+        """Calls that were cut off by the limit end with `length`: their arguments are no whole JSON."""
+        if rest.stop is not None:
+            return Finish.STOP.value
+        return TOOL_CALLS if finish is Finish.STOP and choice.output.tool_calls else finish.value
 
     def _time_tokens(self, count: int) -> None:
         now = time.monotonic()

@@ -1,13 +1,14 @@
 """From a checked request to token ids: `deepseek_recipe` converts, the model's own format renders.
 
 What the library leaves to us: it knows only its own models' names (the model is given an alias), one choice
-(`n` is fanned out elsewhere), no `developer` role (`schema` maps it), and its errors carry no parameter
-(`schema` checks before it).
+(`n` is fanned out elsewhere), no `developer` role and no limits on contents (`schema` checks before it), no schema for
+answers of the Messages protocol, no answer that begins in the request there, and its errors carry no parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,36 @@ from typing import Any
 import deepseek_recipe as recipe
 
 from controlplane.inference.errors import context_length, invalid
-from controlplane.inference.output import OutputParser, PlainOutput, RecipeOutput
-from controlplane.inference.rendering import PromptRenderer, TemplateRenderer, Turn, jinja_render, render_chatml
-from controlplane.inference.schema import ChatCall
+from controlplane.inference.grammars import (
+    Dialect,
+    Dsml,
+    Hermes,
+    Tool,
+    assemble,
+    json_answer,
+    regex_answer,
+)
+from controlplane.inference.output import NewOutput, OutputParser, PlainOutput, RecipeOutput
+from controlplane.inference.rendering import PromptRenderer, TemplateRenderer, jinja_render, render_chatml
+from controlplane.inference.schema.call import Call, Protocol
 from controlplane.inference.tokenization import TOKENIZER_NAME, ModelTokenizer, load_tokenizer
+from controlplane.inference.tool_prompt import turns_of
+from controlplane.inference.tool_text import ToolSplitter
 from workers.manifest import ModelManifest
 
 _ALIAS = "model"
 _NO_BOUND = 2**31 - 1
+_REQUESTS: dict[Protocol, Any] = {
+    Protocol.CHAT: recipe.ChatCompletionRequest,
+    Protocol.MESSAGES: recipe.MessagesRequest,
+    Protocol.RESPONSES: recipe.ResponsesRequest,
+}
+_LIMIT_NAME = {Protocol.RESPONSES: "max_output_tokens"}
+_FORMAT_NAME = {
+    Protocol.CHAT: "response_format.json_schema.schema",
+    Protocol.MESSAGES: "output_config.format.schema",
+    Protocol.RESPONSES: "text.format.schema",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +56,10 @@ class Prompt:
     max_tokens: int
     temperature: float
     top_p: float
-    new_output: Callable[[], OutputParser]
+    grammar: str
+    """What the output must follow; empty leaves it free."""
+    thinking: bool
+    new_output: NewOutput
 
 
 class UnsupportedModel(Exception):
@@ -55,10 +81,28 @@ class ChatModel:
     def thinks(self) -> bool:
         return self.encoding is not None
 
-    def prepare(self, call: ChatCall, context_limit: int) -> Prompt:
-        """The prompt of `call`. CPU-bound. Raises ApiError (400) for what the model cannot take."""
+    def prepare(self, call: Call, context_limit: int) -> list[Prompt]:
+        """The prompts of `call`: one, but for legacy completions. CPU-bound. Raises ApiError (400) for what the model
+        cannot take.
+        """
+        self._check_bias(call)
+        if call.protocol is Protocol.COMPLETIONS:
+            return [self._legacy(call, prompt, context_limit) for prompt in call.prompts]
+        return [self._conversation(call, context_limit)]
+
+    def count_tokens(self, call: Call) -> int:
+        """Tokens of the prompt alone."""
         converted = self._convert(call)
-        tokens = self._encode(converted)
+        return len(self._encode(call, converted, _tools(converted.conversation)))
+
+    # --- conversations -------------------------------------------------------------------------------------------
+
+    def _conversation(self, call: Call, context_limit: int) -> Prompt:
+        converted = self._convert(call)
+        conversation = converted.conversation
+        tools = _tools(conversation)
+        grammar = self._grammar(call, converted, tools)
+        tokens = self._encode(call, converted, tools)
         # The library resolves these for DeepSeek's models (a thinking model samples at 1.0, whatever was asked for).
         chosen = converted.inference_options if self.thinks else call
         return Prompt(
@@ -66,21 +110,20 @@ class ChatModel:
             max_tokens=self._max_tokens(call, converted, len(tokens), context_limit),
             temperature=1.0 if chosen.temperature is None else chosen.temperature,
             top_p=1.0 if chosen.top_p is None else chosen.top_p,
-            new_output=lambda: self._new_output(call),
+            grammar=grammar,
+            thinking=self.thinks and conversation.thinking_mode,
+            new_output=lambda: self._new_output(call, calls_tools=bool(tools)),
         )
 
-    def _convert(self, call: ChatCall) -> recipe.ConversationRequest:
-        body: dict[str, Any] = {"model": _ALIAS, "messages": call.messages, "stream": call.stream}
-        for name in ("temperature", "top_p", "max_tokens", "seed"):
-            value = getattr(call, name)
-            if value is not None:
+    def _convert(self, call: Call) -> recipe.ConversationRequest:
+        body = {"model": _ALIAS, **call.body}
+        for name in ("temperature", "top_p"):
+            if (value := getattr(call, name)) is not None:
                 body[name] = value
-        if call.stop:
-            body["stop"] = list(call.stop)
-        if self.thinks:
-            body |= {name: value for name in ("thinking", "reasoning_effort") if (value := getattr(call, name))}
-        elif call.thinking and call.thinking.get("type") == "enabled":
-            raise invalid(f"`thinking` is not available: {self.manifest.name} does not think.", param="thinking")
+        limit = _LIMIT_NAME.get(call.protocol, "max_tokens")
+        # Counting needs no limit, the library's Messages do.
+        body[limit] = call.max_tokens or (1 if call.protocol is Protocol.MESSAGES else None)
+        self._settle_thinking(call, body)
         options = (
             recipe.ConversionOptions(
                 default_thinking_mode=self.thinks,
@@ -89,31 +132,153 @@ class ChatModel:
             )
         ).with_model_versions_by_name({_ALIAS: recipe.ModelVersion.DeepseekV41Flash})
         try:
-            return recipe.ChatCompletionRequest(body).convert(options)
+            return _REQUESTS[call.protocol](body).convert(options)
         except (recipe.ConversionError, ValueError) as error:
             raise invalid(f"{error}") from error
 
-    def _encode(self, converted: recipe.ConversationRequest) -> list[int]:
+    def _settle_thinking(self, call: Call, body: dict[str, Any]) -> None:
+        """Models that do not think are not asked to. Others think by default, but not before a call that is forced."""
+        if not self.thinks:
+            if call.wants_thinking:
+                raise invalid(f"`thinking` is not available: {self.manifest.name} does not think.", param="thinking")
+            for name in ("thinking", "reasoning_effort", "reasoning", "output_config"):
+                body.pop(name, None)
+        elif call.protocol is Protocol.RESPONSES:
+            if call.wants_thinking is False or (_forces_call(body) and "reasoning" not in body):
+                body["reasoning"] = {"effort": "none"}
+        elif _forces_call(body) and call.wants_thinking is None:
+            body["thinking"] = {"type": "disabled"}
+            body.pop("reasoning_effort", None)
+            body.pop("output_config", None)
+
+    def _encode(self, call: Call, converted: recipe.ConversationRequest, tools: Sequence[Tool]) -> list[int]:
         conversation = converted.conversation
+        schema = call.answer_schema
         if self.encoding is not None:
+            if schema is not None or call.continues:
+                conversation = _amended(conversation, schema=schema, continues=call.continues)
             return self.encoding.encode(conversation)
         assert self.renderer is not None
-        turns = [Turn(message.role, message.content, message.prefix) for message in conversation.messages]
-        return self.renderer.encode(turns)
+        shown = conversation.response_schema if schema is None else schema
+        return self.renderer.encode(turns_of(conversation.messages, tools, schema=shown, continues=call.continues))
+
+    def _grammar(self, call: Call, converted: recipe.ConversationRequest, tools: Sequence[Tool]) -> str:
+        conversation = converted.conversation
+        if call.answer_schema is not None and conversation.tool_choice == "required":
+            raise invalid("A format for the answer and a required tool call exclude each other.", param="tool_choice")
+        body = self._answer_body(call, converted, tools)
+        if not body:
+            return ""
+        thinking = self.thinks and conversation.thinking_mode
+        return assemble(body, after=recipe.SpecialToken.ThinkingEnd.default_str() if thinking else None)
+
+    def _answer_body(self, call: Call, converted: recipe.ConversationRequest, tools: Sequence[Tool]) -> str:
+        conversation = converted.conversation
+        param = _FORMAT_NAME[call.protocol]
+        if tools:
+            if call.answer_schema is not None:
+                raise invalid("A format for the answer together with tools is not supported.", param=param)
+            required = conversation.tool_choice == "required"
+            return self._dialect.calls(tools, required=required, parallel=call.parallel_tools)
+        if call.answer_schema is not None:
+            return json_answer(call.answer_schema, param=param)
+        match conversation.response_format:
+            case "json_schema":
+                constraint = converted.inference_options.output_constraint
+                # Strict schemas come back with what strictness adds.
+                schema = json.loads(constraint.schema) if constraint is not None else conversation.response_schema
+                return json_answer(schema, param=param)
+            case "regex":
+                return regex_answer(conversation.response_regex or "", param="response_format.regex")
+        return ""
+
+    @property
+    def _dialect(self) -> Dialect:
+        return Dsml(recipe.SpecialToken.Dsml.default_str()) if self.thinks else Hermes()
 
     @staticmethod
-    def _max_tokens(call: ChatCall, converted: recipe.ConversationRequest, prompt: int, context_limit: int) -> int:
-        if prompt + (call.max_tokens or 1) > context_limit:
-            raise context_length(limit=context_limit, prompt=prompt, output=call.max_tokens)
+    def _max_tokens(call: Call, converted: recipe.ConversationRequest, prompt: int, context_limit: int) -> int:
+        _check_context(call, prompt, context_limit)
         return converted.resolve_max_tokens(prompt, context_limit)
 
-    def _new_output(self, call: ChatCall) -> OutputParser:
+    def _new_output(self, call: Call, *, calls_tools: bool) -> OutputParser:
         hidden = frozenset(self.manifest.eos_token_ids)
         if self.recipe_tokenizer is None:
-            return PlainOutput(self.tokenizer, stops=call.stop, hidden=hidden)
+            splitter = ToolSplitter() if calls_tools else None
+            return PlainOutput(self.tokenizer, stops=call.stop, hidden=hidden, splitter=splitter)
         # Conversion objects serve one parser each: convert once more for every choice.
         converted, vocabulary = self._convert(call), self.tokenizer.vocab_size
-        return RecipeOutput(converted, self.recipe_tokenizer, hidden=hidden, vocab_size=vocabulary)
+        return RecipeOutput(converted, self.recipe_tokenizer, stops=call.stop, hidden=hidden, vocab_size=vocabulary)
+
+    # --- texts ---------------------------------------------------------------------------------------------------
+
+    def _legacy(self, call: Call, prompt: str | list[int], context_limit: int) -> Prompt:
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode_foreign(prompt)
+            if self.thinks and self.manifest.bos_token_id is not None:
+                tokens = [self.manifest.bos_token_id, *tokens]
+        else:
+            tokens = prompt
+            if any(not 0 <= token < self.manifest.vocab_size for token in tokens):
+                raise invalid(
+                    f"`prompt` holds token ids outside the vocabulary of {self.manifest.vocab_size}.",
+                    param="prompt",
+                    code="invalid_value",
+                )
+        if not tokens:
+            raise invalid("`prompt` must not be empty.", param="prompt", code="invalid_value")
+        _check_context(call, len(tokens), context_limit)
+        assert call.max_tokens is not None
+        hidden = frozenset(self.manifest.eos_token_ids)
+        return Prompt(
+            tokens=tokens,
+            max_tokens=call.max_tokens,
+            temperature=1.0 if call.temperature is None else call.temperature,
+            top_p=1.0 if call.top_p is None else call.top_p,
+            grammar="",
+            thinking=False,
+            new_output=lambda: PlainOutput(self.tokenizer, stops=call.stop, hidden=hidden),
+        )
+
+    def _check_bias(self, call: Call) -> None:
+        for token in call.logit_bias:
+            if token >= self.manifest.vocab_size:
+                raise invalid(
+                    f"Token {token} is outside the vocabulary of {self.manifest.vocab_size}.",
+                    param="logit_bias",
+                    code="invalid_value",
+                )
+
+
+def _tools(conversation: recipe.Conversation) -> list[Tool]:
+    return [Tool(tool.name, tool.description, tool.parameters, strict=bool(tool.strict)) for tool in conversation.tools]
+
+
+def _forces_call(body: dict[str, Any]) -> bool:
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    return kind in ("required", "function", "any", "tool", "allowed_tools")
+
+
+def _amended(conversation: recipe.Conversation, *, schema: Any, continues: bool) -> recipe.Conversation:
+    """The conversation with what the conversion of Messages leaves out."""
+    messages = list(conversation.messages)
+    if continues:
+        last = messages[-1]
+        messages[-1] = recipe.AssistantMessage(last.content, last.reasoning_content, last.tool_calls, prefix=True)
+    return recipe.Conversation(
+        messages,
+        thinking_mode=conversation.thinking_mode,
+        tools=conversation.tools,
+        tool_choice=conversation.tool_choice,
+        reasoning_effort=conversation.reasoning_effort,
+        response_schema=schema,
+    )
+
+
+def _check_context(call: Call, prompt: int, context_limit: int) -> None:
+    if prompt + (call.max_tokens or 1) > context_limit:
+        raise context_length(limit=context_limit, prompt=prompt, output=call.max_tokens)
 
 
 def load_chat_model(folder: Path, manifest: ModelManifest) -> ChatModel:

@@ -29,8 +29,14 @@ class IncrementalText:
 
 @dataclass(slots=True)
 class Scanned:
+    """`stop`: the stop string that was found behind `text`."""
+
     text: str
-    stopped: bool
+    stop: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop is not None
 
 
 class StopScanner:
@@ -47,16 +53,16 @@ class StopScanner:
 
     def push(self, text: str) -> Scanned:
         if not self._stops:
-            return Scanned(text, False)
+            return Scanned(text)
         text = self._held + text
         # The match that is complete first, whatever pieces the text came in; of two that end together the longer one.
-        found = min(((at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
+        found = min(((at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
         if found is not None:
             self._held = ""
-            return Scanned(text[: found[1]], True)
+            return Scanned(text[: found[1]], found[2])
         keep = self._possible_beginning(text)
         self._held = text[len(text) - keep :]
-        return Scanned(text[: len(text) - keep], False)
+        return Scanned(text[: len(text) - keep])
 
     def _possible_beginning(self, text: str) -> int:
         """Length of the longest end of `text` with which a stop string may begin."""

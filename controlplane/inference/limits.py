@@ -17,6 +17,8 @@ class GatewayLimits:
     """API requests accepted and not finished in this process; beyond it 503 with `retry-after`."""
     choices: int = 8
     """Largest `n` of one request."""
+    prompts: int = 64
+    """Most prompts of one legacy completion; each is answered `n` times."""
     keepalive_s: float = 10.0
     """Silence after which a stream carries a comment (and a scheduled, non-streaming response a blank line)."""
     deadline_s: float = 600.0

@@ -54,9 +54,7 @@ def test_two_requests_of_one_grammar_do_not_touch_each_other(
     assert allowed(second, [], vocabulary) == start
 
 
-def test_tokens_that_the_grammar_forbids_are_an_error(
-    grammars: Grammars, model: tuple[Path, ModelManifest]
-) -> None:
+def test_tokens_that_the_grammar_forbids_are_an_error(grammars: Grammars, model: tuple[Path, ModelManifest]) -> None:
     constraint = grammars.constraint(LLMatcher.grammar_from_regex("ab"))
     with pytest.raises(ConstraintError, match="left its grammar"):
         allowed(constraint, [5, 5], model[1].vocab_size)

@@ -23,9 +23,7 @@ def adjusted(logits: torch.Tensor, sequences: list[Sequence]) -> tuple[torch.Ten
         sampling = sequences[row].request.sampling
         if sampling.presence_penalty or sampling.frequency_penalty:
             outputs = torch.tensor(sequences[row].tokens[sequences[row].prompt_tokens :], dtype=torch.int64)
-            penalise(
-                logits[row], outputs, presence=sampling.presence_penalty, frequency=sampling.frequency_penalty
-            )
+            penalise(logits[row], outputs, presence=sampling.presence_penalty, frequency=sampling.frequency_penalty)
         add_bias(logits[row], sampling.logit_bias)
     return logits, _constrain(logits, sequences)
 

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from controlplane.inference.api import api_view
-from controlplane.inference.chat_format import encode
+from controlplane.inference.replies.base import encode
 from controlplane.inference.runtime import current
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from controlplane.inference.conversation import ChatModel
 from controlplane.inference.errors import ApiError
-from controlplane.inference.schema import ChatCall, parse_chat
+from controlplane.inference.schema.call import Call
+from controlplane.inference.schema.chat import parse_chat
 
 
-def call(**fields: Any) -> ChatCall:
+def call(**fields: Any) -> Call:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello world"}], **fields}
     return parse_chat(json.dumps(body).encode(), max_choices=4)
 
@@ -20,7 +21,7 @@ def spelled(model: ChatModel, tokens: list[int]) -> str:
 
 
 def test_a_conversation_becomes_chatml(tiny: ChatModel) -> None:
-    prompt = tiny.prepare(
+    (prompt,) = tiny.prepare(
         call(messages=[{"role": "developer", "content": "Brief."}, {"role": "user", "content": "Hi"}]), 4096
     )
     assert spelled(tiny, prompt.tokens) == (
@@ -30,24 +31,24 @@ def test_a_conversation_becomes_chatml(tiny: ChatModel) -> None:
 
 def test_an_assistant_prefix_is_continued(tiny: ChatModel) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well", "prefix": True}]
-    assert spelled(tiny, tiny.prepare(call(messages=messages), 4096).tokens).endswith("assistant\nWell")
+    assert spelled(tiny, tiny.prepare(call(messages=messages), 4096)[0].tokens).endswith("assistant\nWell")
 
 
 def test_text_parts_are_joined(tiny: ChatModel) -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    prompt = tiny.prepare(call(messages=[{"role": "user", "content": parts}]), 4096)
+    prompt = tiny.prepare(call(messages=[{"role": "user", "content": parts}]), 4096)[0]
     assert "one\n\ntwo<|im_end|>" in spelled(tiny, prompt.tokens)
 
 
 def test_sampling_defaults_and_values(tiny: ChatModel) -> None:
-    plain = tiny.prepare(call(), 4096)
+    plain = tiny.prepare(call(), 4096)[0]
     assert (plain.temperature, plain.top_p) == (1.0, 1.0)
-    chosen = tiny.prepare(call(temperature=0, top_p=0.5, max_tokens=7), 4096)
+    chosen = tiny.prepare(call(temperature=0, top_p=0.5, max_tokens=7), 4096)[0]
     assert (chosen.temperature, chosen.top_p, chosen.max_tokens) == (0.0, 0.5, 7)
 
 
 def test_the_output_is_bounded_by_what_the_context_leaves(tiny: ChatModel) -> None:
-    prompt = tiny.prepare(call(), 100)
+    prompt = tiny.prepare(call(), 100)[0]
     assert prompt.max_tokens == 100 - len(prompt.tokens)
 
 

@@ -73,7 +73,7 @@ def test_a_stop_string_across_tokens_counts_the_token_that_completed_it() -> Non
     for token in tokens:
         piece = output.push([token])
         text, used = text + piece.content, used + piece.tokens
-        if piece.stopped:
+        if piece.stop:
             break
     assert text == "The kitchen"
     assert b"".join(TOKENIZER.token_bytes[t] for t in tokens[:used]).endswith(b"END")

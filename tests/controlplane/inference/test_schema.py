@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from controlplane.inference.errors import ApiError
-from controlplane.inference.schema import ChatCall, parse_chat
+from controlplane.inference.schema.call import Call
+from controlplane.inference.schema.chat import parse_chat
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def parse(**fields: Any) -> ChatCall:
+def parse(**fields: Any) -> Call:
     return parse_chat(json.dumps({"model": "m", "messages": HELLO, **fields}).encode(), max_choices=4)
 
 
@@ -48,14 +49,20 @@ def test_neutral_values_of_what_is_not_served_are_accepted() -> None:
         ({"stream": True, "stream_options": {"include_usage": "y"}}, "stream_options.include_usage", "invalid_value"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens", None),
         ({"colour": "red"}, "colour", "unknown_parameter"),
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
-        ({"logit_bias": {"1": 5}}, "logit_bias", "unsupported_parameter"),
-        ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
+        ({"tools": ["f"]}, "tools[0]", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", None),
+        ({"functions": [{}]}, "functions", "unsupported_parameter"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "invalid_value"),
+        ({"logit_bias": {"one": 5}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"1": 500}}, "logit_bias", "invalid_value"),
+        ({"presence_penalty": 2.5}, "presence_penalty", "invalid_value"),
         ({"messages": []}, "messages", "invalid_value"),
         ({"messages": ["x"]}, "messages[0]", "invalid_value"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "invalid_value"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "unsupported_parameter"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "invalid_value"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role", "unsupported_parameter"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0]", "invalid_value"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "invalid_value"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_value"),
     ],
@@ -104,6 +111,6 @@ def test_a_missing_parameter_is_named() -> None:
 def test_messages_as_sdks_send_them_back() -> None:
     echoed = {"role": "assistant", "content": "hi", "refusal": None, "tool_calls": None, "annotations": []}
     call = parse(messages=[{"role": "developer", "content": "be brief"}, *HELLO, echoed, *HELLO])
-    assert [message["role"] for message in call.messages] == ["system", "user", "assistant", "user"]
+    assert [message["role"] for message in call.body["messages"]] == ["system", "user", "assistant", "user"]
     assert parse(max_completion_tokens=7).max_tokens == 7
     assert parse(stop="a").stop == ("a",)

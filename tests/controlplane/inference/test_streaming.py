@@ -13,12 +13,14 @@ import pytest
 
 from controlplane.accounts.permissions import SYSTEM
 from controlplane.inference.admission import Admission
-from controlplane.inference.chat_stream import ChatReply, Collector, OwnedStream, late_body, stream_events
 from controlplane.inference.completion import Completion
 from controlplane.inference.conversation import ChatModel
 from controlplane.inference.errors import ApiError
-from controlplane.inference.schema import parse_chat
+from controlplane.inference.replies.base import Reply
+from controlplane.inference.replies.chat import ChatFormat
+from controlplane.inference.schema.chat import parse_chat
 from controlplane.inference.stats import GatewayStats
+from controlplane.inference.streaming import Collector, OwnedStream, late_body, stream_events
 from tests.controlplane.inference.conftest import Core, eventually
 from tests.controlplane.inference.stub_worker import Script
 from workers.protocol import ErrorCode, Role, Sampling
@@ -33,10 +35,10 @@ class Desk:
         self.stats = GatewayStats()
         self.admission = Admission(core.limits)
 
-    def ask(self, **fields: Any) -> tuple[ChatReply, Completion]:
+    async def ask(self, **fields: Any) -> tuple[Reply, Completion]:
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello world"}], **fields}
         call = parse_chat(json.dumps(body).encode(), max_choices=4)
-        prompt = self.model.prepare(call, 4096)
+        (prompt,) = self.model.prepare(call, 4096)
         sampling = Sampling(max_tokens=prompt.max_tokens, logprobs=call.logprobs)
         completion = Completion(
             [
@@ -47,16 +49,17 @@ class Desk:
             router=self.core.router,
             limits=self.core.limits,
             stats=self.stats,
-            admitted=self.admission.admit(SYSTEM, prompt_tokens=1, max_tokens=1),
+            admitted=await self.admission.admit(SYSTEM, prompt_tokens=1, max_tokens=1),
             accepted=time.monotonic(),
             streaming=call.stream,
+            choices=call.choices,
         )
-        reply = ChatReply(
-            id="chatcmpl-1",
+        reply = Reply(
+            id="1",
             created=1,
             call=call,
             tokenizer=self.model.tokenizer,
-            thinks=False,
+            thinking=False,
             keepalive_s=self.core.limits.keepalive_s,
         )
         return reply, completion
@@ -71,16 +74,16 @@ async def desk(core: Core, tiny: ChatModel) -> Desk:
     return Desk(core, tiny)
 
 
-async def body_of(reply: ChatReply, completion: Completion) -> list[Any]:
+async def body_of(reply: Reply, completion: Completion) -> list[Any]:
     completion.start()
     first = await completion.next(reply.keepalive_s)
-    parts = [part async for part in OwnedStream(completion, stream_events(reply, completion, first))]
+    parts = [part async for part in OwnedStream(completion, stream_events(reply, ChatFormat(reply), completion, first))]
     return b"".join(parts).decode().split("\n\n")[:-1]
 
 
 async def test_events_in_order(desk: Desk) -> None:
     desk.core.cluster.scripts = [Script(tokens=desk.tokens("Hi 🎉"), hit_tokens=5)]
-    reply, completion = desk.ask(stream=True, stream_options={"include_usage": True})
+    reply, completion = await desk.ask(stream=True, stream_options={"include_usage": True})
     events = await body_of(reply, completion)
     assert events[-1] == "data: [DONE]"
     chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
@@ -99,7 +102,7 @@ async def test_events_in_order(desk: Desk) -> None:
 
 async def test_comments_while_nothing_comes(desk: Desk) -> None:
     desk.core.cluster.scripts = [Script(tokens=desk.tokens("late"), scheduled_delay_s=1.5)]
-    events = await body_of(*desk.ask(stream=True))
+    events = await body_of(*await desk.ask(stream=True))
     assert events[:2] == [": keep-alive", ": keep-alive"]
     assert '"role":"assistant"' in next(event for event in events if event.startswith("data"))
     assert events[-1] == "data: [DONE]"
@@ -107,7 +110,7 @@ async def test_comments_while_nothing_comes(desk: Desk) -> None:
 
 async def test_an_error_in_mid_stream_ends_it(desk: Desk) -> None:
     desk.core.cluster.scripts = [Script(tokens=desk.tokens("a long story"), delay_s=0.02, die_before=2)]
-    events = await body_of(*desk.ask(stream=True))
+    events = await body_of(*await desk.ask(stream=True))
     error = json.loads(events[-1].removeprefix("data: "))["error"]
     assert error["code"] == "peer_lost"
     assert desk.stats.requests == {"peer_lost": 1}
@@ -116,10 +119,10 @@ async def test_an_error_in_mid_stream_ends_it(desk: Desk) -> None:
 
 async def test_a_stream_that_is_never_begun_gives_its_work_back(desk: Desk) -> None:
     desk.core.cluster.scripts = [Script(tokens=[300] * 9, hang_before=2)]
-    reply, completion = desk.ask(stream=True)
+    reply, completion = await desk.ask(stream=True)
     completion.start()
     first = await completion.next(1.0)
-    stream = OwnedStream(completion, stream_events(reply, completion, first))
+    stream = OwnedStream(completion, stream_events(reply, ChatFormat(reply), completion, first))
     del stream, completion
     gc.collect()
     await eventually(lambda: desk.stats.requests == {"disconnected": 1})
@@ -129,7 +132,7 @@ async def test_a_stream_that_is_never_begun_gives_its_work_back(desk: Desk) -> N
 
 async def test_cancelling_the_consumer_cancels_the_work(desk: Desk) -> None:
     desk.core.cluster.scripts = [Script(tokens=[300] * 9, hang_before=2)]
-    task = asyncio.create_task(body_of(*desk.ask(stream=True)))
+    task = asyncio.create_task(body_of(*await desk.ask(stream=True)))
     await eventually(lambda: desk.stats.running == 1)
     task.cancel()
     await eventually(lambda: desk.stats.requests == {"disconnected": 1})
@@ -138,9 +141,9 @@ async def test_cancelling_the_consumer_cancels_the_work(desk: Desk) -> None:
 
 async def test_blank_lines_for_a_reply_that_takes_long(desk: Desk) -> None:
     desk.core.cluster.scripts = [Script(tokens=desk.tokens("Hi"), delay_s=0.5)]
-    reply, completion = desk.ask()
+    reply, completion = await desk.ask()
     completion.start()
-    collector = Collector(reply, completion)
+    collector = Collector(ChatFormat(reply), completion, 1)
     while not collector.started:
         assert not await collector.advance(0.1)
     body = b"".join([part async for part in OwnedStream(completion, late_body(reply, completion, collector))])
@@ -150,9 +153,9 @@ async def test_blank_lines_for_a_reply_that_takes_long(desk: Desk) -> None:
 
 async def test_an_error_after_blank_lines_breaks_the_body_off(desk: Desk) -> None:
     desk.core.cluster.scripts = [Script(tokens=desk.tokens("Hi"), delay_s=0.3, die_before=1)]
-    reply, completion = desk.ask()
+    reply, completion = await desk.ask()
     completion.start()
-    collector = Collector(reply, completion)
+    collector = Collector(ChatFormat(reply), completion, 1)
     parts: list[bytes] = []
 
     async def drain() -> None:
@@ -167,9 +170,9 @@ async def test_an_error_after_blank_lines_breaks_the_body_off(desk: Desk) -> Non
 async def test_a_restart_is_not_seen_in_a_whole_reply(desk: Desk) -> None:
     await desk.core.pair()
     desk.core.cluster.scripts = [Script(tokens=desk.tokens("wrong"), die_before=2), Script(tokens=desk.tokens("right"))]
-    reply, completion = desk.ask()
+    reply, completion = await desk.ask()
     completion.start()
-    collector = Collector(reply, completion)
+    collector = Collector(ChatFormat(reply), completion, 1)
     assert await collector.advance(20.0)
     document = json.loads(collector.body())
     assert document["choices"][0]["message"]["content"] == "right"
@@ -179,10 +182,10 @@ async def test_a_restart_is_not_seen_in_a_whole_reply(desk: Desk) -> None:
 async def test_the_deadline_ends_a_request_that_hangs(desk: Desk) -> None:
     desk.core.limits = type(desk.core.limits)(deadline_s=0.1)
     desk.core.cluster.scripts = [Script(hang_before=1)]
-    reply, completion = desk.ask()
+    reply, completion = await desk.ask()
     completion.start()
     with pytest.raises(ApiError) as caught:
-        await Collector(reply, completion).advance(10.0)
+        await Collector(ChatFormat(reply), completion, 1).advance(10.0)
     assert caught.value.status == 504
     assert desk.stats.requests == {ErrorCode.DEADLINE.value: 1}
 
@@ -191,9 +194,9 @@ async def test_beyond_the_bound_is_503(core: Core, tiny: ChatModel) -> None:
     await core.add(Role.BOTH)
     core.limits = type(core.limits)(concurrent_requests=1)
     desk = Desk(core, tiny)
-    desk.ask()
+    await desk.ask()
     with pytest.raises(ApiError) as caught:
-        desk.ask()
+        await desk.ask()
     assert (caught.value.status, caught.value.retry_after_s) == (503, 1.0)
 
 
@@ -203,13 +206,13 @@ async def test_a_request_waits_for_a_worker_that_comes_back(desk: Desk) -> None:
     await decode.stop()
     await eventually(lambda: not desk.core.router.usable(desk.core.cluster.deployment))
     desk.core.cluster.scripts = [Script(tokens=desk.tokens("back"))]
-    reply, completion = desk.ask(stream=True)
+    reply, completion = await desk.ask(stream=True)
     completion.start()
     assert await completion.next(0.3) is None, "nothing to say yet, and no error"
     await decode.restart()
     desk.core.connections["decode-1"].renew(decode.lease)
     first = await completion.next(10)
-    parts = [part async for part in OwnedStream(completion, stream_events(reply, completion, first))]
+    parts = [part async for part in OwnedStream(completion, stream_events(reply, ChatFormat(reply), completion, first))]
     events = b"".join(parts).decode().split("\n\n")[:-2]
     chunks = [json.loads(event.removeprefix("data: ")) for event in events]
     assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == "back"
@@ -220,7 +223,7 @@ async def test_a_worker_that_stays_away_is_503(desk: Desk) -> None:
     desk.core.limits = replace(desk.core.limits, worker_wait_s=0.3)
     await desk.core.cluster.workers["decode-1"].stop()
     await eventually(lambda: not desk.core.router.usable(desk.core.cluster.deployment))
-    _, completion = desk.ask()
+    _, completion = await desk.ask()
     completion.start()
     with pytest.raises(ApiError) as caught:
         await completion.next(10)
@@ -230,7 +233,7 @@ async def test_a_worker_that_stays_away_is_503(desk: Desk) -> None:
 
 
 async def test_an_unknown_deployment_is_503_at_once(core: Core, tiny: ChatModel) -> None:
-    _, completion = Desk(core, tiny).ask()
+    _, completion = await Desk(core, tiny).ask()
     with pytest.raises(ApiError) as caught:
         completion.start()
     assert caught.value.status == 503

@@ -1,0 +1,234 @@
+"""What an answer must look like, as a grammar: JSON by schema, a regex, or calls of the tools on offer.
+
+Grammars are Lark texts in `llguidance`'s dialect (`workers.constraints` masks the logits with them). How a model writes
+a tool call is its dialect's business: `Hermes` for ChatML and template models, `Dsml` for DeepSeek's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import llguidance
+
+from controlplane.inference.errors import ApiError, invalid
+from workers.constraints import LIMITS, MAX_GRAMMAR_BYTES
+
+_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As `json.dumps` writes it; free whitespace would let a small model write blanks until its limit."""
+_TEXT = "TEXT: /(.|\\n)*/\n"
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function on offer. `strict` ones follow their schema or are refused; others fall back to any object."""
+
+    name: str
+    description: str | None
+    parameters: Any
+    strict: bool
+
+
+class Dialect(Protocol):
+    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        """Rules of a Lark grammar, `body` first: free text, then calls; only calls where `required`."""
+
+
+def text_of(value: str) -> str:
+    """A Lark string."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def schema_of(schema: Any) -> str:
+    """A Lark expression for JSON by `schema`."""
+    guided = {**schema, "x-guidance": _JSON_STYLE} if isinstance(schema, dict) else schema
+    return f"%json {json.dumps(guided, ensure_ascii=False)}"
+
+
+class Hermes:
+    """`<tool_call>`, newline, `{"name": ..., "arguments": ...}`, newline, `</tool_call>`; one after another."""
+
+    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        more = " rest*" if parallel else ""
+        begin, end = text_of('\n{"name": '), text_of("}\n</tool_call>")
+        rules = [
+            f"body: OPEN call{more}" if required else f"body: TEXT | head call{more}",
+            'OPEN: "<tool_call>"',
+            'head[lazy]: TEXT "<tool_call>"',
+            'rest: "\\n<tool_call>" call',
+            f"call: {begin} ({_alternatives(tools)}) {end}",
+        ]
+        for index, tool in enumerate(tools):
+            begin = f'{json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
+            rules.append(f"t{index}: {text_of(begin)} {schema_of(usable_schema(tool, index))}")
+        return "\n".join(rules) + "\n"
+
+
+class Dsml:
+    """DeepSeek's markup: strings as they are, everything else as JSON, one element for each parameter."""
+
+    def __init__(self, mark: str) -> None:
+        """`mark` is the spelling of the DSML token."""
+        self._open = f"<{mark} "
+        self._close = f"</{mark} "
+
+    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        """Where a call is required the prompt has opened the block already."""
+        block_open, block_close = text_of(f"\n\n{self._open}calls>\n"), text_of(f"{self._close}calls>")
+        invoke_close, value_close = text_of(f"{self._close}invoke>\n"), text_of(f"{self._close}parameter>\n")
+        invokes = "invoke+" if parallel else "invoke"
+        rules = [
+            f"body: {invokes} {block_close}" if required else f"body: TEXT | head {invokes} {block_close}",
+            f"head[lazy]: TEXT {block_open}",
+            f"invoke: ({_alternatives(tools)}) {invoke_close}",
+            f"value[lazy]: TEXT {value_close}",
+            f"parameter_end: {value_close}",
+        ]
+        for index, tool in enumerate(tools):
+            rules += self._tool(index, tool)
+        return "\n".join(rules) + "\n"
+
+    def _tool(self, index: int, tool: Tool) -> list[str]:
+        schema = usable_schema(tool, index)
+        properties = schema.get("properties") or {}
+        definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+        required = set(schema.get("required") or ())
+        head = text_of(f'{self._open}invoke name="{tool.name}">\n')
+        if not properties:
+            return [f"t{index}: {head} (any_{index})*", *self._anything(index)]
+        parts = [f"t{index}_{at}{'' if name in required else '?'}" for at, name in enumerate(properties)]
+        return [f"t{index}: {head} {' '.join(parts)}"] + [
+            f"t{index}_{at}: {self._parameter(name, wanted, definitions)}"
+            for at, (name, wanted) in enumerate(properties.items())
+        ]
+
+    def _parameter(self, name: str, schema: Any, definitions: Mapping[str, Any]) -> str:
+        named = f'{self._open}parameter name="{name}" string='
+        as_text, as_json = text_of(f'{named}"true">'), text_of(f'{named}"false">')
+        if isinstance(schema, dict) and isinstance(schema.get("enum"), list) and _strings(schema["enum"]):
+            values = " | ".join(text_of(value) for value in schema["enum"])
+            return f"{as_text} ({values}) parameter_end"
+        if isinstance(schema, dict) and schema.get("type") == "string":
+            return f"{as_text} value"
+        whole = {**schema, **definitions} if isinstance(schema, dict) else schema
+        return f"{as_json} {schema_of(whole)} parameter_end"
+
+    def _anything(self, index: int) -> list[str]:
+        """A parameter of any name and value, for tools that name none."""
+        begin = text_of(f'{self._open}parameter name="')
+        as_text, as_json = text_of('" string="true">'), text_of('" string="false">')
+        return [f'any_{index}: {begin} /[^"\\n<>]+/ ({as_text} value | {as_json} %json {{}} parameter_end)']
+
+
+def _alternatives(tools: Sequence[Tool]) -> str:
+    return " | ".join(f"t{index}" for index in range(len(tools)))
+
+
+def _strings(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(value, str) and value for value in values)
+
+
+def usable_schema(tool: Tool, index: int) -> Any:
+    """The schema that a tool's arguments follow. Raises ApiError (400) with the path, for strict tools only."""
+    schema = tool.parameters if isinstance(tool.parameters, dict) else ANY_OBJECT
+    if schema.get("type", "object") != "object":
+        raise invalid(
+            "A tool's parameters must be of type object.", param=f"tools[{index}].parameters", code="invalid_schema"
+        )
+    schema = {"type": "object", **schema}
+    found = schema_fault(schema)
+    if found is None:
+        return schema
+    if tool.strict:
+        raise schema_error(f"tools[{index}].parameters", *found)
+    return ANY_OBJECT
+
+
+def schema_fault(schema: Any) -> tuple[str, str] | None:
+    """(path inside the schema, reason) of the innermost part that cannot be compiled; None where all of it can."""
+    reason = _json_fault(schema)
+    if reason is None:
+        return None
+    path = ""
+    definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema} if _is(schema) else {}
+    current = schema
+    while (inner := _faulty_part(current, definitions)) is not None:
+        step, current, reason = inner
+        path += step
+    return path, reason
+
+
+def _is(schema: Any) -> bool:
+    return isinstance(schema, dict)
+
+
+def _faulty_part(schema: Any, definitions: Mapping[str, Any]) -> tuple[str, Any, str] | None:
+    for step, part in _parts(schema):
+        whole = {**definitions, **part} if isinstance(part, dict) else part
+        if (reason := _json_fault(whole)) is not None:
+            return step, part, reason
+    return None
+
+
+def _parts(schema: Any) -> list[tuple[str, Any]]:
+    if not isinstance(schema, dict):
+        return []
+    parts: list[tuple[str, Any]] = []
+    for name in ("properties", "patternProperties", "$defs", "definitions"):
+        if isinstance(schema.get(name), dict):
+            parts += [(f".{name}.{key}", value) for key, value in schema[name].items()]
+    for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        if isinstance(schema.get(name), list):
+            parts += [(f".{name}[{at}]", value) for at, value in enumerate(schema[name])]
+    return parts + [(f".{name}", schema[name]) for name in ("items", "additionalProperties") if name in schema]
+
+
+def _json_fault(schema: Any) -> str | None:
+    try:
+        return grammar_fault(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+    except ValueError as error:
+        return str(error)
+
+
+def grammar_fault(grammar: str) -> str | None:
+    """Why `grammar` cannot be compiled; None where it can."""
+    if len(grammar) > MAX_GRAMMAR_BYTES:
+        return f"it is larger than {MAX_GRAMMAR_BYTES} characters"
+    failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
+    return messages[0] if failed else None
+
+
+def schema_error(param: str, path: str, reason: str) -> ApiError:
+    where = f"{param}{path}"
+    return invalid(f"The JSON schema at `{where}` cannot be enforced: {reason}.", param=where, code="invalid_schema")
+
+
+def json_answer(schema: Any, *, param: str) -> str:
+    """`body` of a grammar for an answer by `schema`. Raises ApiError (400) with the path of what cannot be compiled."""
+    found = schema_fault(schema)
+    if found is not None:
+        raise schema_error(param, *found)
+    return f"body: {schema_of(schema)}\n"
+
+
+def regex_answer(pattern: str, *, param: str) -> str:
+    fault = grammar_fault(llguidance.LLMatcher.grammar_from_regex(pattern))
+    if fault is not None:
+        reason = next((line for line in fault.splitlines() if line.startswith("error: ")), fault.splitlines()[0])
+        raise invalid(f"The regular expression cannot be enforced: {reason}.", param=param, code="invalid_regex")
+    return f"body: /{llguidance.regex_to_lark(pattern)}/\n"
+
+
+def assemble(body: str, *, after: str | None = None) -> str:
+    """The whole grammar around `body`; `after`: the mark that ends free text before it (a model's reasoning)."""
+    start = "start: body\n"
+    if after is not None:
+        start = f"start: reasoning body\nreasoning[lazy]: TEXT {text_of(after)}\n"
+    grammar = start + body + _TEXT
+    fault = grammar_fault(grammar)
+    if fault is not None:
+        raise invalid(f"The tools or the answer's format cannot be enforced: {fault[:500]}.", code="invalid_schema")
+    return grammar
