@@ -5,9 +5,9 @@ from __future__ import annotations
 from controlplane.caching.alerts import alerts_observe, alerts_prune
 from controlplane.caching.policies import pin_remove, pins_add, policy_problems, policy_rollback, policy_save
 from controlplane.caching.purging import purge
-from controlplane.caching.warming import warm_advance, warm_cancel, warm_claim, warm_create
+from controlplane.caching.warming import Progress, warm_advance, warm_cancel, warm_claim, warm_create
 
 __all__ = [
-    "alerts_observe", "alerts_prune", "pin_remove", "pins_add", "policy_problems", "policy_rollback", "policy_save",
-    "purge", "warm_advance", "warm_cancel", "warm_claim", "warm_create",
+    "Progress", "alerts_observe", "alerts_prune", "pin_remove", "pins_add", "policy_problems", "policy_rollback",
+    "policy_save", "purge", "warm_advance", "warm_cancel", "warm_claim", "warm_create",
 ]  # fmt: skip

@@ -40,8 +40,16 @@ class Disk:
     free: int
 
 
+def enabled() -> bool:
+    """Whether workers use the store (`GALLEY_KVSTORE=off` says no)."""
+    return config.store_settings() is not None
+
+
 def store_settings() -> StoreSettings:
-    """The store of this installation as processes of the control plane open it: without a life of its own."""
+    """The store of this installation as processes of the control plane open it: without a life of its own.
+
+    Where it is switched off, what it would be: policies are kept and shown all the same.
+    """
     wanted = config.store_settings() or StoreSettings(root=str(home().kvstore), index_url=settings().redis_url)
     return msgspec.structs.replace(wanted, index_timeout_s=INDEX_WAIT_S, background=False, readers=1)
 

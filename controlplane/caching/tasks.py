@@ -6,6 +6,7 @@ from django.utils import timezone
 
 from controlplane.caching import observing, services
 from controlplane.caching.publication import Published, publish_current
+from controlplane.caching.store import enabled
 from controlplane.caching.tending import tender
 from controlplane.celery import app
 
@@ -14,7 +15,7 @@ from controlplane.celery import app
 def tend() -> None:
     """Publish what was not heard, look at the store, sweep it, and let alerts say how it is."""
     published = publish_current()
-    troubles = tender().tend()
+    troubles = tender().tend() if enabled() else {}
     services.alerts_observe(
         observed=observing.everything(troubles, ahead=published is Published.AHEAD), now=timezone.now()
     )
