@@ -6,6 +6,7 @@ made for a job and nothing is kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -45,3 +46,9 @@ def read(raw: str) -> Ticket | None:
         return msgspec.convert(signing.loads(raw, salt=_SALT, max_age=LIFE_S), Ticket)
     except (signing.BadSignature, msgspec.ValidationError):
         return None
+
+
+def of(headers: Mapping[str, str]) -> Ticket | None:
+    """The ticket of a request; None without one, and for one that does not hold."""
+    raw = headers.get(HEADER)
+    return read(raw) if raw else None

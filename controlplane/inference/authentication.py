@@ -17,6 +17,7 @@ from controlplane.accounts.authentication import raw_key
 from controlplane.accounts.keycache import authenticate
 from controlplane.accounts.models import User
 from controlplane.accounts.permissions import Action, Principal, can, principal_of_user
+from controlplane.caching import tickets
 from controlplane.database import release_connections
 from controlplane.inference.errors import ApiError, forbidden, unauthenticated
 
@@ -39,6 +40,11 @@ def _refused_by_csrf(request: HttpRequest) -> bool:
 
 async def principal_of(request: HttpRequest) -> Principal:
     """Raises ApiError: 401 without key or session, 403 for a session without CSRF token, 503 without database."""
+    if tickets.HEADER in request.headers:
+        ticket = tickets.of(request.headers)
+        if ticket is None:
+            raise unauthenticated("The warming ticket does not hold, or has expired.")
+        return ticket.principal
     key = raw_key(request)
     try:
         async with asyncio.timeout(AUTHENTICATION_WAIT_S):

@@ -52,6 +52,7 @@ class GatewayLimits:
     discovery_s: float = 1.0
     catalog_s: float = 1.0
     snapshot_s: float = 1.0
+    retention_s: float = 0.5
     valkey_wait_s: float = 2.0
 
     # readiness

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from controlplane import valkey
+from controlplane.caching.assignment import Assignment
 from controlplane.config import home, secret_key, settings
 from controlplane.inference.admission import Admission
 from controlplane.inference.catalog import Catalog, Route
@@ -61,11 +62,13 @@ class Gateway:
         self._security = security
         self._salts: dict[str, bytes] = {}
         self._valkey = valkey.async_client(valkey_url, timeout_s=self.limits.valkey_wait_s)
+        self.assignment = Assignment(self._valkey)
         self._discovery = Discovery(self._valkey, names=self._known_workers, found=self._found)
         publisher = SnapshotPublisher(self._valkey, self.stats, gateway=self.name, started=self.started)
         self.loops = (
             PeriodicLoop("catalog", self.limits.catalog_s, self.catalog.refresh),
             PeriodicLoop("discovery", self.limits.discovery_s, self._discover),
+            PeriodicLoop("retention", self.limits.retention_s, self.assignment.refresh),
             PeriodicLoop("snapshots", self.limits.snapshot_s, publisher.publish),
         )
         self.readiness = ReadinessProbe(

@@ -42,6 +42,7 @@ class Served:
     route: Route
     model: ChatModel
     call: Call
+    retention_class: str
 
     @property
     def context_limit(self) -> int:
@@ -56,7 +57,8 @@ async def accept(request: HttpRequest, parse: Parse) -> Served:
     gateway = await current()
     call = parse(_body(request, gateway), gateway.limits)
     route, model = _find(gateway, call.model)
-    return Served(gateway, principal, route, model, call)
+    retention = gateway.assignment.classify(principal, request.headers, tools=bool(call.body.get("tools")))
+    return Served(gateway, principal, route, model, call, retention)
 
 
 async def generate(request: HttpRequest, parse: Parse, new_format: Callable[[Reply], ReplyFormat]) -> HttpResponseBase:
@@ -137,7 +139,7 @@ async def _completion(served: Served, prompts: list[Prompt], accepted: float) ->
         deployment=served.route.deployment,
     )
     seed = call.seed if call.seed is not None else secrets.randbits(63)
-    cache = CacheScope(salt=gateway.salt(principal.tenant))
+    cache = CacheScope(salt=gateway.salt(principal.tenant), retention_class=served.retention_class)
     works = [
         Work(
             request_id=current_request_id() + (f".{index}" if index else ""),

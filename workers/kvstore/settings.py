@@ -7,13 +7,14 @@ import msgspec
 from workers.kvstore.files import Fsync
 
 MIB = 1 << 20
+DEFAULT_NAMESPACE = "galley:{kv}"
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     root: str
     """Folder of the extents: a local disk or a mount shared by every host."""
     index_url: str
-    namespace: str = "galley:{kv}"
+    namespace: str = DEFAULT_NAMESPACE
     create: bool = True
     """Make a store of an empty folder. Switch off for shared mounts, whose empty mount point must not become one."""
     fsync: Fsync = Fsync.NEVER

@@ -434,3 +434,24 @@ def test_the_gateway_speaks_of_itself_each_second(live: LiveGateway, services: d
 def test_no_key_ever_reaches_the_log(live: LiveGateway) -> None:
     assert live.post({"model": "tiny", "messages": MESSAGES}).status_code == 200
     assert live.key not in live.log.read_text()
+
+
+# --- retention ---------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_assigned_to_a_class_and_warming_names_its_own(live: LiveGateway) -> None:
+    from controlplane.caching import tickets
+
+    def sent(**headers: str) -> tuple[int, Prefill]:
+        answer = live.post(body, **headers)
+        return answer.status_code, [f for f in live.stubs.worker(Role.PREFILL).received if isinstance(f, Prefill)][-1]
+
+    body: dict[str, Any] = {"model": "tiny", "messages": MESSAGES}
+    assert sent()[1].cache.retention_class == "chat"
+    body["tools"] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    assert sent()[1].cache.retention_class == "agent"
+    del body["tools"]
+    ticket = tickets.Ticket(job=1, tenant="live", retention_class="batch")
+    status, frame = sent(authorization="", **{tickets.HEADER: tickets.issue(ticket)})
+    assert (status, frame.cache.retention_class) == (200, "batch")
+    assert sent(**{tickets.HEADER: "forged"})[0] == 401
