@@ -110,7 +110,7 @@ class TcpServer:
                     streams = await self._secured(connection)
         except (OSError, TimeoutError, EOFError, ValueError) as error:
             self.refused += 1
-            logger.warning("a TCP connection of %s was refused: %s", peer, error or type(error).__name__)
+            logger.warning("a TCP connection of %s was refused: %s", peer, str(error) or type(error).__name__)
             connection.close()
             return
         finally:
