@@ -54,9 +54,8 @@ def test_a_ticket_names_its_class_and_may_infer_only() -> None:
 
 def test_a_ticket_that_is_forged_altered_or_old_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     good = tickets.issue(tickets.Ticket(job=7, tenant="bistro", retention_class="batch"))
-    forged = signing.dumps(
-        {"job": 7, "tenant": "x", "retention_class": "chat"}, key="guess", salt="galley.caching.warming"
-    )
+    theirs = {"job": 7, "tenant": "x", "retention_class": "chat"}
+    forged = signing.dumps(theirs, key="guess", salt="galley.caching.warming")
     assert [tickets.read(raw) for raw in (forged, good[:-2] + "xx", "nonsense")] == [None, None, None]
     other_use = signing.dumps(theirs)
     assert tickets.read(other_use) is None
