@@ -6,10 +6,11 @@ The rules are V4.1 specification, sections 7 and 8. Inputs must be finite. Empty
 import torch
 
 from kernels.quantization import reference
-from kernels.quantization.formats import RowFormat, Rows, WeightFormat
+from kernels.quantization.formats import Places, RowFormat, Rows, WeightFormat
 from kernels.quantization.weights import Weight
 
 __all__ = [
+    "Places",
     "RowFormat",
     "Rows",
     "Weight",

@@ -10,6 +10,20 @@ from dataclasses import dataclass
 import torch
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Rows of a block-major pool by block and row within it, int64 of one shape: worked out once for many layers."""
+
+    block: torch.Tensor
+    row: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.block.shape[0]
+
+    def __getitem__(self, index: torch.Tensor | slice) -> "Places":
+        return Places(self.block[index], self.row[index])
+
+
 class RowFormat(enum.StrEnum):
     """How a cache row is stored. Sizes at 512 channels (128 for index keys) are 528, 288 and 68 bytes."""
 
@@ -62,6 +76,19 @@ class Rows:
         bytes].
         """
         return Rows(self.format, *(_take(plane, index) for plane in self.planes()))
+
+    def at(self, places: Places) -> "Rows":
+        """The rows of a block-major pool at `places`, still packed: planes of shape [*places' shape, bytes]."""
+        return Rows(self.format, *(plane[places.block, places.row] for plane in self.planes()))
+
+    def put(self, places: Places, rows: "Rows") -> None:
+        """Write `rows` [n, bytes] of the same format at `places` [n] of a block-major pool."""
+        for plane, values in zip(self.planes(), rows.planes(), strict=True):
+            plane.index_put_((places.block, places.row), values)
+
+    def cut(self, part: torch.Tensor | slice) -> "Rows":
+        """Some rows of a flat pool, still packed."""
+        return Rows(self.format, *(plane[part] for plane in self.planes()))
 
     def __len__(self) -> int:
         return self.data.shape[0] if self.data.dim() == 2 else self.data.shape[0] * self.data.shape[1]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.quantization import Rows, decode_rows
+from kernels.sparse_attention.sources import Source
 
 # Gathered keys are [rows, keys, d]; rows are taken in slices of at most this many elements.
-SLICE_ELEMENTS = 2**24
+SLICE_ELEMENTS = 2**21
 
 
 def widen(x: torch.Tensor) -> torch.Tensor:
@@ -18,53 +18,58 @@ def widen(x: torch.Tensor) -> torch.Tensor:
 
 def sparse_attention(
     queries: torch.Tensor,
-    sources: Sequence[tuple[Rows, torch.Tensor]],
+    sources: Sequence[Source],
+    bias: torch.Tensor,
     sink: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    keys_per_row = sum(index.shape[1] for _, index in sources)
-    step = max(1, SLICE_ELEMENTS // max(1, keys_per_row * queries.shape[2]))
-    if len(queries) <= step:
-        return _attend(queries, sources, sink, scale)
-    parts = [
-        _attend(queries[i : i + step], [(rows, index[i : i + step]) for rows, index in sources], sink, scale)
-        for i in range(0, len(queries), step)
-    ]
-    return torch.cat(parts)
+    count, _, channels = queries.shape
+    step = max(1, SLICE_ELEMENTS // max(1, bias.shape[1] * channels))
+    if count <= step:
+        return _attend(queries, [source.keys(0, count) for source in sources], bias, sink, scale)
+    return torch.cat(
+        [
+            _attend(
+                queries[i : i + step],
+                [source.keys(i, i + step) for source in sources],
+                bias[i : i + step],
+                sink,
+                scale,
+            )
+            for i in range(0, count, step)
+        ]
+    )
 
 
 def _attend(
-    queries: torch.Tensor,
-    sources: Sequence[tuple[Rows, torch.Tensor]],
-    sink: torch.Tensor,
-    scale: float,
+    queries: torch.Tensor, parts: list[torch.Tensor], bias: torch.Tensor, sink: torch.Tensor, scale: float
 ) -> torch.Tensor:
     wide = widen(queries)
-    sources = [(rows, index) for rows, index in sources if len(rows) and index.shape[1]]
-    if not sources:
-        return torch.zeros_like(queries)
-    keys = torch.cat([decode_rows(rows.take(index.clamp(min=0)), wide.dtype) for rows, index in sources], dim=1)
-    visible = torch.cat([index >= 0 for _, index in sources], dim=1)
-    # A hidden slot gathers row 0, which may be memory nobody has written: multiply by exact zeros, never by
-    # weights.
-    keys = keys.masked_fill(~visible[..., None], 0.0)
-    logits = torch.einsum("thd,tkd->thk", wide, keys) * scale
-    logits = logits.masked_fill(~visible[:, None], -torch.inf)
-    sink = sink.to(wide.dtype)[None, :]
-    top = torch.maximum(logits.amax(-1), sink)
-    weights = torch.exp(logits - top[..., None])
-    total = weights.sum(-1) + torch.exp(sink - top)
-    return (torch.einsum("thk,tkd->thd", weights, keys) / total[..., None]).to(queries.dtype)
+    keys = widen(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+    logits = torch.baddbmm(bias[:, None], wide, keys.transpose(1, 2), alpha=scale)
+    with_sink = torch.cat((logits, sink.to(wide.dtype)[None, :, None].expand(len(wide), -1, 1)), dim=-1)
+    weights = torch.softmax(with_sink, dim=-1)[..., :-1]
+    return torch.bmm(weights, keys).to(queries.dtype)
 
 
 def index_scores(
-    queries: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor
+    queries: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor, key_tile: int | None
 ) -> torch.Tensor:
-    products = torch.relu(torch.einsum("...thd,...jd->...thj", widen(queries), widen(keys)))
-    # Adding +0 turns -0 into 0, so that no sort can tell two zeros apart.
-    scores = torch.einsum("...thj,...th->...tj", products, weights.to(products.dtype)) + 0.0
     position = torch.arange(keys.shape[-2], device=keys.device)
+    if key_tile is None:
+        scores = _scores(queries, weights, keys)
+    else:
+        padded = torch.nn.functional.pad(keys, (0, 0, 0, -keys.shape[-2] % key_tile))
+        parts = [_scores(queries, weights, part.contiguous()) for part in padded.split(key_tile, dim=-2)]
+        scores = torch.cat(parts, dim=-1)[..., : len(position)]
     return scores.masked_fill(position >= visible[..., None], -torch.inf)
+
+
+def _scores(queries: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    products = torch.matmul(widen(queries).flatten(-3, -2), widen(keys).transpose(-1, -2)).relu_()
+    products = products.unflatten(-2, queries.shape[-3:-1])
+    # Adding +0 turns -0 into 0, so that no order can tell two zeros apart.
+    return torch.matmul(weights.to(products.dtype)[..., None, :], products).squeeze(-2) + 0.0
 
 
 def _top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,13 +88,16 @@ def select_positions(scores: torch.Tensor, count: int) -> torch.Tensor:
     return ascending.masked_fill(ascending == past_the_end, -1)
 
 
-def candidate_blocks(scores: torch.Tensor, visible: torch.Tensor, block_size: int, count: int) -> torch.Tensor:
-    length = scores.shape[-1]
-    padded = torch.nn.functional.pad(scores, (0, -length % block_size), value=-torch.inf)
+def block_scores(scores: torch.Tensor, visible: torch.Tensor, block_size: int) -> torch.Tensor:
+    """[..., blocks]: each block's best score, +inf for the block of the newest visible position."""
+    padded = torch.nn.functional.pad(scores, (0, -scores.shape[-1] % block_size), value=-torch.inf)
     best = padded.unflatten(-1, (-1, block_size)).amax(-1)
     blocks = torch.arange(best.shape[-1], device=scores.device)
     newest = torch.div(visible - 1, block_size, rounding_mode="floor")
-    best = best.masked_fill(blocks == newest[..., None], torch.inf)
+    return best.masked_fill(blocks == newest[..., None], torch.inf)
+
+
+def best_blocks(best: torch.Tensor, count: int) -> torch.Tensor:
     values, indices = _top(best, count)
     kept = torch.zeros_like(best, dtype=torch.bool)
     return kept.scatter(-1, indices, values > -torch.inf)

@@ -75,7 +75,7 @@ def run(
     tensors = {"logits": result.logits.float(), "expert_counts": result.expert_counts}
     if options.draft:
         assert model.drafter is not None
-        draft = model.drafter.draft(int(result.logits[-1].argmax()), cache)
+        draft = model.draft(int(result.logits[-1].argmax()), cache)
         tensors |= {"draft_tokens": draft.tokens, "draft_confidence": draft.confidence.float()}
     return Numerics(result.first, tensors)
 

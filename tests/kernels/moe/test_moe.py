@@ -1,21 +1,23 @@
 """Routing and experts (V4.1 specification, section 6)."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from kernels import moe
+from kernels.moe import forms, reference
 from kernels.quantization import Weight, WeightFormat, encode_weight
 
 
 def test_ties_go_to_the_lowest_expert() -> None:
-    experts, weights = moe.route(torch.zeros(2, 3), torch.ones(6, 3), torch.zeros(6), top_k=3, scaling=1.5)
+    experts, weights = moe.route(torch.zeros(2, 6), torch.zeros(6), top_k=3, scaling=1.5)
     assert experts.tolist() == [[0, 1, 2]] * 2
     torch.testing.assert_close(weights, torch.full((2, 3), 0.5))
 
 
 def test_bias_chooses_but_does_not_weigh() -> None:
-    x, gate = torch.eye(2), torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
-    experts, weights = moe.route(x[:1], gate, torch.tensor([0.0, 0.0, 9.0]), top_k=2, scaling=1.0, temperature=2.0)
+    logits = torch.tensor([[3.0, 1.0, 0.0]])
+    experts, weights = moe.route(logits, torch.tensor([0.0, 0.0, 9.0]), top_k=2, scaling=1.0, temperature=2.0)
     assert experts.tolist() == [[2, 0]]
     scores = F.softplus(torch.tensor([0.0, 1.5])).sqrt()
     torch.testing.assert_close(weights[0], scores / scores.sum())
@@ -23,7 +25,7 @@ def test_bias_chooses_but_does_not_weigh() -> None:
 
 def test_bias_may_differ_by_row() -> None:
     bias = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
-    experts, _ = moe.route(torch.zeros(2, 3), torch.zeros(2, 3), bias, top_k=1, scaling=1.0)
+    experts, _ = moe.route(torch.zeros(2, 2), bias, top_k=1, scaling=1.0)
     assert experts.tolist() == [[0], [1]]
 
 
@@ -47,8 +49,27 @@ def test_experts_mix_as_stacked_or_packed(seeded: int) -> None:
         packed.append(Weight(WeightFormat.MXFP4, *stacked))
     dense = [Weight.of(w.dense(torch.float32)) for w in packed]
     got = moe.mix_experts(x, experts, weights, *packed, limit=10.0)
-    assert torch.equal(got, moe.mix_experts(x, experts, weights, *dense, limit=10.0))
+    torch.testing.assert_close(got, moe.mix_experts(x, experts, weights, *dense, limit=10.0))
     w1, w3, w2 = (w.data for w in dense)
     row = sum(weights[1, i] * moe.gated_ffn(x[1:2], w1[e], w3[e], w2[e], limit=10.0) for i, e in enumerate((2, 1)))
     torch.testing.assert_close(got[1:2], row)
     assert moe.mix_experts(x[:0], experts[:0], weights[:0], *packed, limit=10.0).shape == (0, 32)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 40])
+def test_forms_agree(seeded: int, rows: int) -> None:
+    """Each form gives the sum whatever the sizes; the dispatcher may take any."""
+    torch.manual_seed(seeded)
+    x, weights = torch.randn(rows, 16), torch.rand(rows, 3)
+    experts = torch.randint(0, 6, (rows, 3))
+    w1, w3, w2 = torch.randn(6, 8, 16) / 4, torch.randn(6, 8, 16) / 4, torch.randn(6, 16, 8) / 3
+    packed = [Weight.of(w) for w in (w1, w3, w2)]
+    wanted = reference.mix_experts(x, experts, weights, *packed, 10.0)
+    room = forms.busiest(experts, 6)
+    for got in (
+        forms.mix_by_row(x, experts, weights, w1, w3, w2, 10.0),
+        forms.mix_padded(x, experts, weights, w1, w3, w2, 10.0, room),
+        forms.mix_sorted(x, experts, weights, w1, w3, w2, 10.0),
+        moe.mix_experts(x, experts, weights, *packed, limit=10.0),
+    ):
+        torch.testing.assert_close(got, wanted)

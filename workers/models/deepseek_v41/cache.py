@@ -1,14 +1,90 @@
-"""Everything one sequence keeps between forward passes (V4.1 specification, section 9)."""
+"""A cache for one sequence: a pool of its own with one seat, and what it knows of its contents (section 9).
+
+The engine keeps the same rows in its block pool, and the same facts in its sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 
-from kernels.quantization import Rows
-from workers.models.deepseek_v41.cache_rows import OpenGroups, PagedRows, WindowRing, empty_rows
+from kernels.quantization import Places, Rows
+from workers.models.base import PagedGroup, Plane, Segment
+from workers.models.deepseek_v41.cache_spec import build_cache_spec
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.errors import CacheError
 from workers.models.deepseek_v41.formats import CacheFormats
+from workers.models.deepseek_v41.layer_caches import LayerCaches
 
-FIRST_PAGED_ROWS = 64
+FIRST_BLOCKS = 2
+
+
+class _Pool:
+    """`workers.models.base.CacheViews` over plain tensors: one seat, and blocks that are added as the text grows."""
+
+    def __init__(self, config: DeepseekV41Config, formats: CacheFormats, dtype: torch.dtype) -> None:
+        self.spec = build_cache_spec(config, formats, dtype)
+        self.blocks = FIRST_BLOCKS
+        self._paged = {
+            (group.name, layer, plane.name): self._blocks(group, plane, FIRST_BLOCKS)
+            for group in self.spec.paged
+            for layer in group.layers
+            for plane in group.planes
+        }
+        self._windows = {
+            (group.name, layer, plane.name): torch.zeros((1, group.rows, *plane.shape), dtype=plane.dtype)
+            for group in self.spec.windows
+            for layer in group.layers
+            for plane in group.planes
+        }
+        self._states = {
+            (section.name, plane.name): torch.zeros((1, *plane.shape), dtype=plane.dtype)
+            for section in self.spec.states
+            for plane in section.planes
+        }
+
+    def _blocks(self, group: PagedGroup, plane: Plane, count: int) -> torch.Tensor:
+        return torch.zeros((count, self.spec.block_tokens // group.ratio, *plane.shape), dtype=plane.dtype)
+
+    def grow(self, blocks: int) -> None:
+        """At least so many blocks, twice as many where there are too few: paged views change."""
+        if blocks > self.blocks:
+            self.blocks = max(blocks, 2 * self.blocks)
+            for key, old in self._paged.items():
+                self._paged[key] = torch.cat((old, old.new_zeros((self.blocks - len(old), *old.shape[1:]))))
+
+    def paged(self, group: str, layer: int, plane: str) -> torch.Tensor:
+        return self._paged[group, layer, plane]
+
+    def window(self, group: str, layer: int, plane: str) -> torch.Tensor:
+        return self._windows[group, layer, plane]
+
+    def state(self, section: str, plane: str) -> torch.Tensor:
+        return self._states[section, plane]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The ring of one layer: by position modulo capacity, positions [begin, end) are there."""
+
+    rows: Rows
+    begin: int
+    end: int
+
+    @property
+    def capacity(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """The paged rows of one layer by group number."""
+
+    rows: Rows
+
+    def view(self, count: int) -> Rows:
+        return Rows(self.rows.format, *(plane.flatten(0, 1)[:count] for plane in self.rows.planes()))
 
 
 class SequenceCache:
@@ -16,44 +92,42 @@ class SequenceCache:
 
     `length` tokens have been processed; the next one runs at that position. Paged rows are written for `paged_tokens`
     tokens, more than `length` while a prefix hit is being replayed: rows below that are exact and never rewritten.
+    Rings hold positions [begin, end).
     """
 
-    def __init__(
-        self,
-        config: DeepseekV41Config,
-        formats: CacheFormats,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        device = torch.device(device)
-        wide = torch.promote_types(dtype, torch.float32)
+    def __init__(self, config: DeepseekV41Config, formats: CacheFormats, dtype: torch.dtype = torch.float32) -> None:
         self.config, self.formats, self.dtype = config, formats, dtype
-        self.length = 0
-        self.paged_tokens = 0
-        self.ids = torch.empty(0, dtype=torch.int64, device=device)
-        ring_rows = config.sliding_window + config.dspark_block_size
+        self.length = self.paged_tokens = self.begin = self.end = 0
+        self.ids = torch.empty(0, dtype=torch.int64)
+        self.capacity = config.sliding_window + config.dspark_block_size
+        self._pool = _Pool(config, formats, dtype)
+        self.layers = LayerCaches(config, formats, self._pool)
 
-        def ring() -> WindowRing:
-            return WindowRing(empty_rows(ring_rows, config.head_dim, formats.window, dtype, device))
-
-        self.windows = [ring() for _ in range(config.num_hidden_layers)]
-        self.draft_windows = [ring() for _ in range(config.num_nextn_predict_layers)]
-        self.latents: dict[int, PagedRows] = {}
-        self.index_keys: dict[int, PagedRows] = {}
-        self.open_groups: dict[int, OpenGroups] = {}
-        for layer in config.kv_source_layer_ids:
-            self.latents[layer] = PagedRows(
-                empty_rows(FIRST_PAGED_ROWS, config.head_dim, formats.latent, dtype, device)
-            )
-            self.index_keys[layer] = PagedRows(
-                empty_rows(FIRST_PAGED_ROWS, config.index_head_dim, formats.index_key, dtype, device)
-            )
-            if config.ratio(layer) == 2:
-                self.open_groups[layer] = OpenGroups(config.dspark_block_size + 2, config.head_dim, wide, device)
-
-    def append_ids(self, ids: torch.Tensor) -> None:
-        """Note the ids of the coming positions: the Engram look-back needs the last few, a replay any of them."""
+    def start(self, ids: torch.Tensor, tail_start: int | None) -> Segment:
+        """Make room for ids at positions `length`.. and describe them; `tail_start` where the prompt is trimmed."""
         self.ids = torch.cat((self.ids[: self.length], ids))
+        blocks = -(-len(self.ids) // self.config.sliding_window)
+        if blocks > self._pool.blocks:
+            self._pool.grow(blocks)
+            self.layers = LayerCaches(self.config, self.formats, self._pool)
+        before = self.config.engram_max_ngram_size - 1
+        return Segment(
+            start=0,
+            count=len(ids),
+            context=self.length,
+            slots=list(range(blocks)),
+            paged_from=self.paged_tokens,
+            rings_from=self.begin,
+            prompt=0 if tail_start is None else tail_start + self.config.sliding_window,
+            before=tuple(self.ids[max(0, self.length - before) : self.length].tolist()),
+        )
+
+    def commit(self, count: int) -> None:
+        """The tokens that `start` described have been processed."""
+        self.length += count
+        self.paged_tokens = max(self.paged_tokens, self.length)
+        self.end = self.length
+        self.begin = max(self.begin, self.end - self.capacity)
 
     def rollback(self, length: int) -> None:
         """Forget the tokens from position `length` on (rejected drafts), at most a draft's worth.
@@ -62,47 +136,69 @@ class SequenceCache:
         """
         if not 0 <= length <= self.length:
             raise CacheError(f"cannot go back to {length}: {self.length} tokens have been processed")
-        for ring in self.windows:
-            ring.require(length, self.config.sliding_window - 1)
-        for ring in self.draft_windows:
-            ring.require(length, self.config.sliding_window)
-        for ring in (*self.windows, *self.draft_windows):
-            ring.truncate(length)
-        self.length = self.paged_tokens = length
+        # A draft at `length` sees one row more than a token there.
+        overwritten = self.end - self.begin == self.capacity
+        if length < self.begin or (overwritten and max(length - self.config.sliding_window, 0) < self.begin):
+            raise CacheError(f"cannot go back to {length}: the rings have [{self.begin}, {self.end})")
+        self.length = self.paged_tokens = self.end = length
         self.ids = self.ids[:length]
 
     def replay_from(self, start: int, windows: dict[int, Rows] | None = None) -> None:
         """Go back to `start` to run tokens again that paged rows exist for, without rewriting those.
 
-        All window rows are dropped; `windows` gives back, for the layers it names, the rows of the positions just
-        before `start` (as many as there are). What it does not name starts empty: nothing below `start` is visible
-        there.
+        All window rows are dropped. `windows` gives back the rows of the positions just before `start` (as many as
+        there are), of layers 0..cut: only for a trimmed prefill, whose later layers see nothing from before the tail.
         """
         if not 0 <= start <= self.length:
             raise CacheError(f"cannot replay from {start}: {self.length} tokens have been processed")
-        for ring in (*self.windows, *self.draft_windows):
-            ring.reset(start)
+        self.begin = self.end = self.length = start
         for layer, rows in (windows or {}).items():
-            self.windows[layer].reset(start - len(rows))
-            self.windows[layer].extend(start - len(rows), rows, 0)
-        self.length = start
+            self.begin = start - len(rows)
+            ring = self.layers.window(layer)
+            place = torch.arange(self.begin, start) % self.capacity
+            ring.put(Places(torch.zeros_like(place), place), rows)
 
-    def prefix(self, tokens: int, ids: torch.Tensor) -> "SequenceCache":
+    def prefix(self, tokens: int, ids: torch.Tensor) -> SequenceCache:
         """A new cache with the paged rows of the first `tokens` tokens and nothing else: a prefix hit.
 
         `tokens` must end every open group. `ids` are the hit's token ids.
         """
-        if any(tokens % self.config.ratio(layer) for layer in self.latents) or tokens > self.paged_tokens:
+        ratios = {self.config.ratio(layer) for layer in self.config.kv_source_layer_ids}
+        if any(tokens % ratio for ratio in ratios) or tokens > self.paged_tokens:
             raise CacheError(f"{tokens} tokens are no usable prefix of {self.paged_tokens}")
-        hit = SequenceCache(self.config, self.formats, self.dtype, self.ids.device)
-        for layer in self.latents:
-            rows = tokens // self.config.ratio(layer)
-            hit.latents[layer].write(0, self.latents[layer].view(rows))
-            hit.index_keys[layer].write(0, self.index_keys[layer].view(rows))
-        hit.ids = ids[:tokens].clone()
-        hit.length = hit.paged_tokens = tokens
+        hit = SequenceCache(self.config, self.formats, self.dtype)
+        hit.start(ids[:tokens], None)
+        for layer in self.config.kv_source_layer_ids:
+            count = tokens // self.config.ratio(layer)
+            for mine, theirs in ((self.latents, hit.latents), (self.index_keys, hit.index_keys)):
+                pairs = zip(mine[layer].view(count).planes(), theirs[layer].view(count).planes(), strict=True)
+                for source, target in pairs:
+                    target.copy_(source)
+        hit.length = hit.paged_tokens = hit.begin = hit.end = tokens
         return hit
 
     def window_rows(self, first: int, last: int, layers: range) -> dict[int, Rows]:
         """Copies of the window rows of positions [first, last): what a sidecar stores."""
-        return {layer: self.windows[layer].span(first, last) for layer in layers}
+        if first < last and not self.begin <= first <= last <= self.end:
+            raise CacheError(f"window rows [{first}, {last}) are not held; the rings have [{self.begin}, {self.end})")
+        place = torch.arange(first, last) % self.capacity
+        return {layer: self.layers.window(layer).at(Places(torch.zeros_like(place), place)) for layer in layers}
+
+    @property
+    def latents(self) -> dict[int, Paged]:
+        return {layer: Paged(self.layers.latents(layer)) for layer in self.config.kv_source_layer_ids}
+
+    @property
+    def index_keys(self) -> dict[int, Paged]:
+        return {layer: Paged(self.layers.index_keys(layer)) for layer in self.config.kv_source_layer_ids}
+
+    @property
+    def windows(self) -> list[Ring]:
+        return [self._ring(self.layers.window(layer)) for layer in range(self.config.num_hidden_layers)]
+
+    @property
+    def draft_windows(self) -> list[Ring]:
+        return [self._ring(self.layers.draft_window(s)) for s in range(self.config.num_nextn_predict_layers)]
+
+    def _ring(self, rows: Rows) -> Ring:
+        return Ring(Rows(rows.format, *(plane[0] for plane in rows.planes())), self.begin, self.end)

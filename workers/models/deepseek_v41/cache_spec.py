@@ -2,7 +2,8 @@
 
 Paged: one row per group of tokens in each KV source, latent and index key side by side; sources of one ratio form a
 group. Windows: rings of the window and a draft, apart for encoder (layers 0..cut, what a prefix hit may restore),
-decoder and draft stages. State: k and g of open ratio-2 groups, and the last token ids for Engram.
+decoder and draft stages. State: k and g of open ratio-2 groups. The token ids that Engram looks back at come with each
+segment of a batch.
 """
 
 import torch
@@ -12,7 +13,20 @@ from workers.models.base import CacheSpec, PagedGroup, Plane, StateSection, Wind
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.formats import CacheFormats
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
+ENCODER_WINDOW, DECODER_WINDOW, DRAFT_WINDOW = "encoder_window", "decoder_window", "draft_window"
+OPEN_GROUPS = "open_groups"
+WINDOW, LATENT, INDEX_KEY = "window", "latent", "index_key"
+SCALES = "_scales"
+
+
+def sources_group(ratio: int) -> str:
+    """The paged group of the KV sources of one ratio."""
+    return f"sources_{ratio}"
+
+
+def open_plane(layer: int) -> str:
+    return f"layer_{layer}"
 
 
 def row_planes(name: str, channels: int, row_format: RowFormat, dtype: torch.dtype) -> tuple[Plane, ...]:
@@ -21,31 +35,31 @@ def row_planes(name: str, channels: int, row_format: RowFormat, dtype: torch.dty
         return (Plane(name, dtype, (channels,)),)
     return (
         Plane(name, torch.uint8, (channels // row_format.channels_per_byte,), packing=row_format),
-        Plane(f"{name}_scales", torch.uint8, (channels // row_format.channels_per_scale,), packing=row_format),
+        Plane(name + SCALES, torch.uint8, (channels // row_format.channels_per_scale,), packing=row_format),
     )
 
 
 def build_cache_spec(config: DeepseekV41Config, formats: CacheFormats, dtype: torch.dtype) -> CacheSpec:
     """890 bytes of paged rows per token at the official sizes and trained formats."""
     c = config
-    latent = row_planes("latent", c.head_dim, formats.latent, dtype)
-    index_key = row_planes("index_key", c.index_head_dim, formats.index_key, dtype)
+    latent = row_planes(LATENT, c.head_dim, formats.latent, dtype)
+    index_key = row_planes(INDEX_KEY, c.index_head_dim, formats.index_key, dtype)
     by_ratio: dict[int, list[int]] = {}
     for layer in c.kv_source_layer_ids:
         by_ratio.setdefault(c.ratio(layer), []).append(layer)
     paged = tuple(
-        PagedGroup(f"sources_{ratio}", tuple(layers), ratio, latent + index_key)
+        PagedGroup(sources_group(ratio), tuple(layers), ratio, latent + index_key)
         for ratio, layers in sorted(by_ratio.items(), reverse=True)
     )
     return CacheSpec(LAYOUT_VERSION, c.sliding_window, paged, _windows(c, formats, dtype), _states(c, by_ratio, dtype))
 
 
 def _windows(c: DeepseekV41Config, formats: CacheFormats, dtype: torch.dtype) -> tuple[WindowGroup, ...]:
-    row = row_planes("window", c.head_dim, formats.window, dtype)
+    row = row_planes(WINDOW, c.head_dim, formats.window, dtype)
     groups = {
-        "encoder_window": range(c.cut + 1),
-        "decoder_window": range(c.cut + 1, c.num_hidden_layers),
-        "draft_window": range(c.num_nextn_predict_layers),
+        ENCODER_WINDOW: range(c.cut + 1),
+        DECODER_WINDOW: range(c.cut + 1, c.num_hidden_layers),
+        DRAFT_WINDOW: range(c.num_nextn_predict_layers),
     }
     rows = c.sliding_window + c.dspark_block_size
     return tuple(WindowGroup(name, tuple(layers), rows, row) for name, layers in groups.items() if layers)
@@ -55,7 +69,5 @@ def _states(c: DeepseekV41Config, by_ratio: dict[int, list[int]], dtype: torch.d
     wide = torch.promote_types(dtype, torch.float32)
     # A rejected draft may end inside an older group, so that many tokens' k and g are kept.
     open_shape = (c.dspark_block_size + 2, 2, c.head_dim)
-    open_groups = tuple(Plane(f"layer_{layer}", wide, open_shape) for layer in by_ratio.get(2, ()))
-    look_back = (Plane("token_ids", torch.int32, (c.engram_max_ngram_size - 1,)),) if c.engram_layer_ids else ()
-    sections = {"open_groups": open_groups, "engram_look_back": look_back}
-    return tuple(StateSection(name, 1, planes) for name, planes in sections.items() if planes)
+    planes = tuple(Plane(open_plane(layer), wide, open_shape) for layer in by_ratio.get(2, ()))
+    return (StateSection(OPEN_GROUPS, 1, planes),) if planes else ()

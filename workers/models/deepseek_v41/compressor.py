@@ -8,64 +8,43 @@ softmax over the two tokens, channel by channel. Ratio 1: `latent_t = rms(wkv x_
 A group exists once its last token has been processed. Of an open group, k and g of its first token are kept (float32).
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from kernels.quantization import Rows, encode_rows
 from workers.models.deepseek_v41.config import DeepseekV41Config
-from workers.models.deepseek_v41.formats import CacheFormats
 from workers.models.deepseek_v41.norm import rms_norm, widen
-from workers.models.deepseek_v41.rope import Rotary
+from workers.models.deepseek_v41.rope import rotate
 from workers.models.deepseek_v41.weights import WeightShelf
-
-
-@dataclass(frozen=True, slots=True)
-class CompressedRows:
-    """Rows of groups [first, first + count)."""
-
-    first: int
-    latents: Rows
-    index_keys: Rows
-
-    def __len__(self) -> int:
-        return len(self.latents)
 
 
 class Compressor:
     """The compressor and the index-key projection of one KV-source layer."""
 
-    def __init__(self, config: DeepseekV41Config, shelf: WeightShelf, name: str, ratio: int, rotary: Rotary) -> None:
-        self.config, self.ratio, self.rotary = config, ratio, rotary
-        self.wkv = shelf.weight(f"{name}.compressor.wkv")
-        self.wgate = shelf.weight(f"{name}.compressor.wgate") if ratio == 2 else None
+    def __init__(self, config: DeepseekV41Config, shelf: WeightShelf, name: str, ratio: int) -> None:
+        self.config, self.ratio = config, ratio
+        self.wkv = shelf.matrix(f"{name}.compressor.wkv", exact=True)
+        self.wgate = shelf.matrix(f"{name}.compressor.wgate", exact=True) if ratio == 2 else None
         self.norm = shelf.vector(f"{name}.compressor.norm")
-        self.wk = shelf.weight(f"{name}.indexer.wk")
+        self.wk = shelf.matrix(f"{name}.indexer.wk")
         self.k_norm = shelf.vector(f"{name}.indexer.k_norm")
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
         """k and, for ratio 2, g of every token: float32 [T, 1 or 2, head_dim]."""
         wide = widen(x)
-        parts = [self.wkv.linear(wide)] + ([self.wgate.linear(wide)] if self.wgate is not None else [])
-        return torch.stack(parts, dim=1)
+        if self.wgate is None:
+            return self.wkv.linear(wide)[:, None]
+        return torch.stack((self.wkv.linear(wide), self.wgate.linear(wide)), dim=1)
 
-    def close(self, projected: torch.Tensor, start: int, dtype: torch.dtype, formats: CacheFormats) -> CompressedRows:
-        """The groups that tokens [start, start + T) complete; `start` is a group's first token.
+    def close(
+        self, members: torch.Tensor, there: torch.Tensor, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(latents [G, head_dim], index keys [G, index_head_dim]) of groups, before they are packed.
 
-        projected [T, parts, head_dim] from `project`; a last incomplete group is left out.
+        members [G, ratio, parts, head_dim] from `project`; `there` the turns of the groups' first positions.
         """
-        groups = len(projected) // self.ratio
-        grouped = projected[: groups * self.ratio].unflatten(0, (groups, self.ratio))
+        pooled = members[:, 0, 0]
         if self.ratio == 2:
-            pooled = (torch.softmax(grouped[:, :, 1], dim=1) * grouped[:, :, 0]).sum(1)
-        else:
-            pooled = grouped[:, 0, 0]
+            pooled = (torch.softmax(members[:, :, 1], dim=1) * members[:, :, 0]).sum(1)
         # Rounded to the model's dtype before its norm, as two of three engines do (section 12, question 1).
         latent = rms_norm(pooled.to(dtype), self.norm, self.config.rms_norm_eps)
-        positions = start + self.ratio * torch.arange(groups, device=latent.device)
         index_key = rms_norm(self.wk.linear(latent), self.k_norm, self.config.rms_norm_eps)
-        return CompressedRows(
-            start // self.ratio,
-            encode_rows(self.rotary.apply(latent, positions), formats.latent),
-            encode_rows(self.rotary.apply(index_key, positions), formats.index_key),
-        )
+        return rotate(latent, there), rotate(index_key, there)

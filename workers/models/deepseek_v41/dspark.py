@@ -15,14 +15,18 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.quantization import Rows, Weight
-from workers.models.deepseek_v41.cache import SequenceCache
+from kernels import hyper_connections
+from kernels.quantization import Places, Weight, decode_rows, encode_rows, round_rows
+from kernels.sparse_attention import Source
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.hyper_connections import open_streams
-from workers.models.deepseek_v41.layer import Streams, Sublayers
+from workers.models.deepseek_v41.layer import Sublayers
+from workers.models.deepseek_v41.layer_caches import LayerCaches
 from workers.models.deepseek_v41.norm import rms_norm, widen
+from workers.models.deepseek_v41.plan import RowSet
 from workers.models.deepseek_v41.rope import Rotary
-from workers.models.deepseek_v41.weights import WeightShelf
+from workers.models.deepseek_v41.tiling import Tiling
+from workers.models.deepseek_v41.weights import Matrix, WeightShelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,56 +38,71 @@ class Draft:
     logits: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A token that is sampled and not yet processed, its position and request; no context below `floor` is seen."""
+
+    token: int
+    position: int
+    seat: int = 0
+    floor: int = 0
+
+
 class DSpark:
     """The draft stages. Embedding and head are the model's."""
 
-    def __init__(
-        self, config: DeepseekV41Config, shelf: WeightShelf, rotary: Rotary, embed: Weight, head: Weight
-    ) -> None:
+    def __init__(self, config: DeepseekV41Config, shelf: WeightShelf, embed: Weight, head: Matrix) -> None:
         self.config, self.embed, self.head = config, embed, head
         experts, top_k = config.dspark_n_routed_experts, config.dspark_num_experts_per_tok
-        self.main_proj = shelf.weight("mtp.0.main_proj")
+        self.rotary = Rotary.of_window_layers(config)
+        self.main_proj = shelf.matrix("mtp.0.main_proj")
         self.main_norm = shelf.vector("mtp.0.main_norm")
         self.stages = [
-            Sublayers(config, shelf, f"mtp.{s}", rotary, experts=experts, top_k=top_k, image_bias=False)
+            Sublayers(config, shelf, f"mtp.{s}", experts=experts, top_k=top_k, image_bias=False)
             for s in range(config.num_nextn_predict_layers)
         ]
         last = f"mtp.{config.num_nextn_predict_layers - 1}"
         self.norm = shelf.vector(f"{last}.norm")
         self.markov_embed = shelf.weight(f"{last}.markov_head.embed")
-        self.markov_head = shelf.weight(f"{last}.markov_head.head")
-        self.confidence_proj = shelf.weight(f"{last}.confidence_head.proj")
+        self.markov_head = shelf.matrix(f"{last}.markov_head.head")
+        self.confidence_proj = shelf.matrix(f"{last}.confidence_head.proj", exact=True)
 
-    def write_context(self, aux: torch.Tensor, first: int, cache: SequenceCache) -> None:
-        """Leave the window rows of tokens at positions first.. in every stage. aux [T, targets * D]."""
+    def write_context(self, aux: torch.Tensor, rows: RowSet, caches: LayerCaches, tiling: Tiling) -> None:
+        """Leave the window rows of a pass's tokens in every stage. aux [T, targets * D]."""
+        there, plan = rows.plain.there, rows.window
+        if plan.rows is not None:
+            aux, there = aux[plan.rows], there[plan.rows]
+        for number, row in enumerate(tiling(self._context, aux, there)):
+            caches.draft_window(number).put(plan.places, encode_rows(row, caches.formats.window))
+
+    def _context(self, aux: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, ...]:
         context = rms_norm(self.main_proj.linear(aux), self.main_norm, self.config.rms_norm_eps)
-        positions = torch.arange(first, first + len(aux), device=aux.device)
-        for stage, ring in zip(self.stages, cache.draft_windows, strict=True):
-            ring.extend(first, stage.attention.window_rows(context, positions, cache.formats), 0)
+        return tuple(stage.attention.window_row(context, there) for stage in self.stages)
 
-    def draft(self, anchor: int, cache: SequenceCache, temperatures: Sequence[float] | None = None) -> Draft:
-        """Propose the `dspark_block_size` tokens after `anchor`, which stands at position `cache.length`.
+    def draft(self, anchor: Anchor, caches: LayerCaches, temperatures: Sequence[float] | None = None) -> Draft:
+        """Propose the `dspark_block_size` tokens after the anchor.
 
-        `temperatures` calibrate the confidences, one per position. The cache is left as it is.
+        `temperatures` calibrate the confidences, one per position. The caches are left as they are.
         """
         c = self.config
-        size, start = c.dspark_block_size, cache.length
-        ids = torch.full((size,), c.dspark_noise_token_id, device=cache.ids.device)
-        ids[0] = anchor
-        positions = torch.arange(start, start + size, device=ids.device)
-        no_image = torch.zeros(size, dtype=torch.bool, device=ids.device)
-        streams = Streams(*open_streams(self.embed.rows(ids, self.embed.data.dtype), c.hc_mult))
-        for stage, ring in zip(self.stages, cache.draft_windows, strict=True):
-            x = stage.attention_input(streams)
-            mix = stage.hc_attn.mix(streams.residual)
-            context = ring.span(max(ring.begin, start - c.sliding_window), start)
-            block = stage.attention.window_rows(x, positions, cache.formats)
-            sources: list[tuple[Rows, torch.Tensor]] = [
-                (rows, torch.arange(len(rows), device=ids.device).expand(size, -1)) for rows in (context, block)
-            ]
-            attended = stage.attention(stage.attention.low_rank_queries(x), positions, sources)
-            streams, _ = stage.finish(streams, mix, attended, no_image)
-        return self._read_out(streams.collapse(), anchor, temperatures)
+        size, start = c.dspark_block_size, anchor.position
+        ids = torch.full((size,), c.dspark_noise_token_id)
+        ids[0] = anchor.token
+        turns = self.rotary.turns(torch.arange(start, start + size), self.embed.data.dtype)
+        no_image = torch.zeros(size, dtype=torch.bool)
+        past = torch.arange(max(anchor.floor, start - c.sliding_window), start)
+        residual, pre = open_streams(self.embed.rows(ids, self.embed.data.dtype), c.hc_mult)
+        wide, formats = widen(residual).dtype, caches.formats
+        for number, stage in enumerate(self.stages):
+            ring = caches.draft_window(number)
+            x, block = stage.enter(residual, pre, turns.there)
+            _, queries = stage.query(x, turns.there)
+            context = decode_rows(ring.at(Places(torch.full_like(past, anchor.seat), past % ring.data.shape[1])), wide)
+            seen = torch.cat((context, widen(round_rows(block, formats.window)))).expand(size, -1, -1)
+            bias = seen.new_zeros(seen.shape[:2])
+            attended = stage.attention.attend(queries, [Source(seen)], bias)
+            residual, pre, _ = stage.finish(residual, attended, turns.back, no_image)
+        return self._read_out(hyper_connections.collapse(residual, pre), anchor.token, temperatures)
 
     def _read_out(self, hidden: torch.Tensor, anchor: int, temperatures: Sequence[float] | None) -> Draft:
         c = self.config

@@ -18,13 +18,6 @@ from workers.models.deepseek_v41.primes import engram_multipliers, engram_primes
 from workers.models.deepseek_v41.weights import WeightShelf
 
 
-def token_windows(ids: torch.Tensor, start: int, size: int) -> torch.Tensor:
-    """int64 [T - start, size]: the ids at p, p-1, ..., p-size+1 for p from `start`, -1 before the text. ids [T]."""
-    back = torch.arange(size, device=ids.device)
-    positions = torch.arange(start, len(ids), device=ids.device)[:, None] - back
-    return torch.where(positions >= 0, ids[positions.clamp(min=0)], -1)
-
-
 class EngramHash:
     """Row numbers for every Engram layer. They depend on token ids only, so they can be fetched ahead."""
 
@@ -40,10 +33,9 @@ class EngramHash:
             as_tensor = [torch.tensor(v, dtype=torch.int64) for v in (multipliers, flat, offsets)]
             self.tables.append((as_tensor[0], as_tensor[1].view(orders, heads), as_tensor[2].view(orders, heads)))
 
-    def __call__(self, ids: torch.Tensor, start: int) -> torch.Tensor:
-        """int64 [T - start, Engram layers, columns] for the positions from `start` of the text ids [T]."""
+    def __call__(self, windows: torch.Tensor) -> torch.Tensor:
+        """int64 [T, Engram layers, columns]; windows int64 [T, N]: the ids at p, p-1, ..., -1 before the text."""
         c = self.config
-        windows = token_windows(ids, start, c.engram_max_ngram_size)
         rows = [
             engram.hash_rows(
                 windows,
@@ -66,18 +58,16 @@ class Engram:
     def __init__(self, config: DeepseekV41Config, shelf: WeightShelf, name: str) -> None:
         self.config = config
         self.table = shelf.weight(f"{name}.embed")
-        self.wkv = shelf.weight(f"{name}.wkv")
+        self.wkv = shelf.matrix(f"{name}.wkv")
         self.q_weight = shelf.vector(f"{name}.q_weight")
         self.k_weight = shelf.vector(f"{name}.k_weight")
 
-    def __call__(self, residual: torch.Tensor, rows: torch.Tensor, is_image: torch.Tensor) -> torch.Tensor:
-        """residual [T, n, D], rows int64 [T, columns] of this layer, is_image bool [T] -> [T, n, D]."""
-        fetched = self.table.rows(rows, residual.dtype).flatten(1)
-        return engram.inject(
-            residual,
-            self.wkv.linear(fetched),
-            self.q_weight,
-            self.k_weight,
-            is_image,
-            eps=self.config.rms_norm_eps,
-        )
+    def fetch(self, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """[T, columns * head_dim] for rows int64 [T, columns] of this layer's table."""
+        return self.table.rows(rows, dtype).flatten(1)
+
+    def inject(self, residual: torch.Tensor, fetched: torch.Tensor, is_image: torch.Tensor) -> tuple[torch.Tensor]:
+        """The streams [T, n, D] with this layer's n-grams; is_image bool [T]: the image token itself."""
+        eps = self.config.rms_norm_eps
+        key_value = self.wkv.linear(fetched)
+        return (engram.inject(residual, key_value, self.q_weight, self.k_weight, is_image, eps=eps),)

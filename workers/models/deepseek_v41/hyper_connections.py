@@ -28,9 +28,6 @@ class Mix:
     post: torch.Tensor
     matrix: torch.Tensor
 
-    def keep(self, rows: torch.Tensor) -> "Mix":
-        return Mix(self.pre[rows], self.post[rows], self.matrix[rows])
-
 
 class HyperConnection:
     """The connection of one sublayer, `hc_attn` or `hc_ffn`."""

@@ -8,64 +8,116 @@ among those only. The selection is the `index_topk` best, ties to the lowest pos
 next index source.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from kernels import sparse_attention
-from kernels.quantization import Rows, decode_rows, round_rows
+from kernels.quantization import round_rows
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.formats import CacheFormats
+from workers.models.deepseek_v41.groups import ScoreTile, VisibleGroups
 from workers.models.deepseek_v41.norm import widen
-from workers.models.deepseek_v41.rope import Rotary
+from workers.models.deepseek_v41.rope import rotate
 from workers.models.deepseek_v41.weights import WeightShelf
+
+KEY_TILE = 128
+"""Keys that are multiplied at once where results must not depend on how many there are."""
+
+Candidates = list[torch.Tensor | None]
+"""bool [B, q, blocks] by score tile; None where a tile's rows see few enough groups to take them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """selection int64 [T, K], -1 for none; candidates bool [T, blocks] once the candidate source has run."""
+    """selection int64 [T, K], -1 for none; candidates once the candidate source has run."""
 
     selection: torch.Tensor
-    candidates: torch.Tensor | None
+    candidates: Candidates | None
 
 
 class Indexer:
     """Index queries of one index-source layer."""
 
-    def __init__(self, config: DeepseekV41Config, shelf: WeightShelf, name: str, layer: int, rotary: Rotary) -> None:
-        self.config, self.rotary = config, rotary
+    def __init__(self, config: DeepseekV41Config, shelf: WeightShelf, name: str, layer: int) -> None:
+        self.config = config
         self.is_candidate_source = layer == config.candidate_source_layer_id
         self.is_restricted = layer > config.candidate_source_layer_id
-        self.wq_b = shelf.weight(f"{name}.wq_b")
-        self.weights_proj = shelf.weight(f"{name}.weights_proj")
+        self.wq_b = shelf.matrix(f"{name}.wq_b")
+        self.weights_proj = shelf.matrix(f"{name}.weights_proj", exact=True)
+
+    def queries(self, x: torch.Tensor, ql: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Index queries [T, h, d], not yet rounded as keys are, and head weights float32 [T, h]."""
+        c = self.config
+        queries = rotate(self.wq_b.linear(ql).unflatten(-1, (c.index_n_heads, c.index_head_dim)), there)
+        weights = self.weights_proj.linear(widen(x)) * (c.index_head_dim**-0.5 * c.index_n_heads**-0.5)
+        return queries, weights
 
     def choose(
         self,
-        x: torch.Tensor,
-        ql: torch.Tensor,
-        positions: torch.Tensor,
-        keys: Rows,
-        visible: torch.Tensor,
-        candidates: torch.Tensor | None,
+        groups: VisibleGroups,
+        query: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+        keys: Callable[[], torch.Tensor],
+        candidates: Candidates | None,
         formats: CacheFormats,
     ) -> Choice:
-        """x [T, D], ql [T, q_lora_rank], keys: those of the KV owner, visible int64 [T]: groups each query sees."""
-        c = self.config
-        most = int(visible.max()) if len(visible) else 0
-        if most <= c.index_topk:
+        """`query` and `keys` (float [all visible groups, d]) are asked only where some row has to choose."""
+        topk = self.config.index_topk
+        width = topk if groups.invariant else min(groups.most, topk)
+        if groups.most <= topk:
             # All of them; candidates would cover all of them too, since they hold at least index_topk positions.
-            every = torch.arange(most, device=x.device).expand(len(x), most)
-            return Choice(every.masked_fill(every >= visible[:, None], -1), candidates)
-        queries = self.wq_b.linear(ql).unflatten(-1, (c.index_n_heads, c.index_head_dim))
-        queries = round_rows(self.rotary.apply(queries, positions), formats.index_key)
-        wide = widen(x)
-        weights = self.weights_proj.linear(wide) * (c.index_head_dim**-0.5 * c.index_n_heads**-0.5)
-        scores = sparse_attention.index_scores(queries, weights, decode_rows(keys, wide.dtype), visible)
+            return Choice(_all(groups.visible, width), candidates)
+        queries, weights = query()
+        queries = round_rows(queries, formats.index_key)
+        dense = keys()
+        selection = groups.visible.new_full((len(groups.visible), width), -1)
+        found: Candidates = []
+        for number, tile in enumerate(groups.tiles):
+            visible = groups.visible[tile.rows]
+            if tile.groups <= topk:
+                chosen, blocks = _all(visible, width), None
+            else:
+                scores = _scores(queries, weights, dense, visible, groups, tile)
+                chosen, blocks = self._best(scores, visible, None if candidates is None else candidates[number])
+            selection[tile.rows, : chosen.shape[-1]] = chosen
+            found.append(blocks)
+        return Choice(selection, found if self.is_candidate_source else candidates)
+
+    def _best(
+        self, scores: torch.Tensor, visible: torch.Tensor, blocks: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        c = self.config
         if self.is_candidate_source:
-            candidates = sparse_attention.candidate_blocks(
+            blocks = sparse_attention.candidate_blocks(
                 scores, visible, block_size=c.candidate_block_size, count=c.candidate_topk_blocks
             )
         elif self.is_restricted:
-            assert candidates is not None, "the candidate source saw the same number of groups"
-            scores = sparse_attention.restrict_to_blocks(scores, candidates, block_size=c.candidate_block_size)
-        return Choice(sparse_attention.select_positions(scores, c.index_topk), candidates)
+            assert blocks is not None, "the candidate source saw the same groups"
+            scores = sparse_attention.restrict_to_blocks(scores, blocks, block_size=c.candidate_block_size)
+        return sparse_attention.select_positions(scores, c.index_topk), blocks
+
+
+def _all(visible: torch.Tensor, width: int) -> torch.Tensor:
+    every = torch.arange(width, device=visible.device)
+    return torch.where(every < visible[..., None], every, -1)
+
+
+def _scores(
+    queries: torch.Tensor,
+    weights: torch.Tensor,
+    dense: torch.Tensor,
+    visible: torch.Tensor,
+    groups: VisibleGroups,
+    tile: ScoreTile,
+) -> torch.Tensor:
+    """float32 [B, q, J] of a tile's rows; J is the most that any of them sees."""
+    number = torch.arange(tile.groups, device=dense.device)
+    own = (groups.base[tile.owners][:, None] + number).clamp_(max=groups.total - 1)
+    return sparse_attention.index_scores(
+        queries[tile.rows],
+        weights[tile.rows],
+        dense[own],
+        visible,
+        key_tile=KEY_TILE if groups.invariant else None,
+    )

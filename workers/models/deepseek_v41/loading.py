@@ -17,6 +17,7 @@ from workers.models.deepseek_v41.layout import Component, Stored, expected_tenso
 from workers.models.deepseek_v41.layout_check import Match, check_layout
 from workers.models.deepseek_v41.model import DeepseekV41
 from workers.models.deepseek_v41.token_map import load_token_map
+from workers.models.deepseek_v41.weights import Runtime
 from workers.models.safetensors_index import CheckpointIndex, read_index
 from workers.models.safetensors_stream import LoadProgress, SafetensorsStream
 
@@ -35,9 +36,12 @@ class LoadOptions:
 
 
 def load(
-    folder: Path, options: LoadOptions | None = None, progress: Callable[[LoadProgress], None] | None = None
+    folder: Path,
+    options: LoadOptions | None = None,
+    progress: Callable[[LoadProgress], None] | None = None,
+    runtime: Runtime | None = None,
 ) -> DeepseekV41:
-    """Load a checkpoint in the official layout.
+    """Load a checkpoint in the official layout; `runtime` brings its matrices into the form they are served in.
 
     Raises `ConfigError`, `LayoutError` (naming each missing, unexpected or misshapen tensor), `TokenMapError` or
     `CheckpointError`, all before reading weights; only a file that shrinks meanwhile can fail later.
@@ -48,7 +52,7 @@ def load(
     matches = check_checkpoint(index, config, draft=options.draft)
     token_map = load_token_map(folder, config).to(options.device)
     weights = load_weights(matches, options, progress)
-    return DeepseekV41(config, weights, token_map, draft=options.draft)
+    return DeepseekV41(config, weights, token_map, draft=options.draft, runtime=runtime)
 
 
 def check_checkpoint(index: CheckpointIndex, config: DeepseekV41Config, *, draft: bool) -> list[Match]:

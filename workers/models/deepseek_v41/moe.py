@@ -9,20 +9,12 @@ ffn(x) = w2( silu(min(w1 x, limit)) * clip(w3 x, -limit, limit) )
 ```
 """
 
-from dataclasses import dataclass
-
 import torch
 
 from kernels import moe
 from workers.models.deepseek_v41.config import DeepseekV41Config
+from workers.models.deepseek_v41.norm import widen
 from workers.models.deepseek_v41.weights import WeightShelf
-
-
-@dataclass(frozen=True, slots=True)
-class MoeOutput:
-    rows: torch.Tensor
-    counts: torch.Tensor
-    """int64 [experts]: how many rows went to each."""
 
 
 class MixtureOfExperts:
@@ -30,24 +22,26 @@ class MixtureOfExperts:
         self, config: DeepseekV41Config, shelf: WeightShelf, name: str, experts: int, top_k: int, image_bias: bool
     ) -> None:
         self.config, self.experts, self.top_k = config, experts, top_k
-        self.gate = shelf.weight(f"{name}.gate").data
+        self.by_row = shelf.runtime is not None and shelf.runtime.batch_invariant
+        self.gate = shelf.matrix(f"{name}.gate", exact=True)
         self.bias = shelf.vector(f"{name}.gate.bias")
         # Draft stages carry a bias_vl too, which text never uses (section 12, question 9).
         image = shelf.vector(f"{name}.gate.bias_vl")
         self.image_bias = image if image_bias else None
-        self.w1, self.w3, self.w2 = (shelf.weight(f"{name}.experts.{w}") for w in ("w1", "w3", "w2"))
-        self.shared = [shelf.weight(f"{name}.shared_experts.{w}") for w in ("w1", "w3", "w2")]
+        self.w1, self.w3, self.w2 = (shelf.experts(f"{name}.experts.{w}") for w in ("w1", "w3", "w2"))
+        self.shared = [shelf.matrix(f"{name}.shared_experts.{w}") for w in ("w1", "w3", "w2")]
 
-    def __call__(self, x: torch.Tensor, is_image: torch.Tensor) -> MoeOutput:
-        """x [T, D] (after ffn_norm), is_image bool [T]: which rows are image sentinels."""
+    def __call__(self, x: torch.Tensor, is_image: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [T, D] (after ffn_norm) -> ([T, D], experts int64 [T, k]). is_image bool [T]: image sentinels, if any."""
         c = self.config
         bias = self.bias
-        if self.image_bias is not None:
+        if self.image_bias is not None and is_image is not None:
             bias = torch.where(is_image[:, None], self.image_bias, self.bias)
         experts, weights = moe.route(
-            x, self.gate, bias, top_k=self.top_k, scaling=c.routed_scaling_factor, temperature=c.gate_temp
+            self.gate.linear(widen(x)), bias, top_k=self.top_k, scaling=c.routed_scaling_factor, temperature=c.gate_temp
         )
-        routed = moe.mix_experts(x, experts, weights, self.w1, self.w3, self.w2, limit=c.swiglu_limit)
-        w1, w3, w2 = (w.dense(x.dtype) for w in self.shared)
-        shared = moe.gated_ffn(x, w1, w3, w2, limit=c.swiglu_limit)
-        return MoeOutput(shared + routed, torch.bincount(experts.flatten(), minlength=self.experts))
+        routed = moe.mix_experts(
+            x, experts, weights, self.w1, self.w3, self.w2, limit=c.swiglu_limit, by_row=self.by_row
+        )
+        w1, w3, w2 = self.shared
+        return w2.linear(moe.gated(w1.linear(x), w3.linear(x), limit=c.swiglu_limit)) + routed, experts

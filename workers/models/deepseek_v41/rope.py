@@ -1,6 +1,7 @@
 """Rotary position embedding on the last channels of a row (V4.1 specification, section 5.1).
 
-Pairs are adjacent channels of the last `rope_dim`: `(e, o) -> (e cos - o sin, o cos + e sin)`, angle `p * inv_freq_i`.
+Pairs are adjacent channels of the last `rope_dim`: `(e, o) -> (e cos - o sin, o cos + e sin)`, angle `p * inv_freq_i`:
+a product of complex numbers.
 
 Layers without latents: `inv_freq_i = base^(-2i/rope_dim)`. Layers with latents use their own base and YaRN, at every
 length: with `dim(rot) = rope_dim ln(original / (2 pi rot)) / (2 ln base)`, `low = max(floor(dim(beta_fast)), 0)`,
@@ -9,6 +10,7 @@ length: with `dim(rot) = rope_dim ln(original / (2 pi rot)) / (2 ln base)`, `low
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -33,12 +35,27 @@ def inverse_frequencies(rope_dim: int, base: float, scaling: YarnScaling | None)
     return plain * (1 - ramp) + plain / scaling.factor * ramp
 
 
+FIRST_POSITIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Rotations of T rows, complex [T, rope_dim / 2]: `there` rotates, `back` undoes it."""
+
+    there: torch.Tensor
+    back: torch.Tensor
+
+    def keep(self, rows: torch.Tensor) -> "Turns":
+        return Turns(self.there[rows], self.back[rows])
+
+
 class Rotary:
-    """One kind of layer's rotation."""
+    """One kind of layer's rotation: the turns of some positions are looked up once and serve every such layer."""
 
     def __init__(self, rope_dim: int, base: float, scaling: YarnScaling | None) -> None:
         self.rope_dim = rope_dim
         self.inv_freq = inverse_frequencies(rope_dim, base, scaling)
+        self._tables: dict[torch.dtype, torch.Tensor] = {}
 
     @classmethod
     def of_window_layers(cls, config: DeepseekV41Config) -> "Rotary":
@@ -48,19 +65,33 @@ class Rotary:
     def of_latent_layers(cls, config: DeepseekV41Config) -> "Rotary":
         return cls(config.qk_rope_head_dim, config.compress_rope_theta, config.rope_scaling)
 
-    def apply(self, x: torch.Tensor, positions: torch.Tensor, *, inverse: bool = False) -> torch.Tensor:
-        """Rotate x [T, ..., c] at positions int64 [T]; `inverse` undoes it.
+    def turns(self, positions: torch.Tensor, dtype: torch.dtype) -> Turns:
+        """The rotations of positions int64 [T], their parts in at least float32."""
+        last = int(positions.max()) if len(positions) else 0
+        table = self._table(last, torch.promote_types(dtype, torch.float32))
+        there = table[positions]
+        return Turns(there, there.conj_physical())
+
+    def _table(self, last: int, dtype: torch.dtype) -> torch.Tensor:
+        """`exp(i p f)` of all positions up to `last` at least; it doubles when it grows.
 
         Angles are float64: at position 10^6 a float32 angle is off by 0.03 rad, and one flipped cache code is enough to
         move later rows.
         """
-        wide = widen(x)
-        angles = positions.double()[:, None] * self.inv_freq.to(x.device)
-        shape = (len(positions), *[1] * (x.dim() - 2), self.rope_dim // 2)
-        cos, sin = (table.view(shape).to(wide.dtype) for table in (angles.cos(), angles.sin()))
-        if inverse:
-            sin = -sin
-        plain, rotated = wide[..., : -self.rope_dim], wide[..., -self.rope_dim :]
-        even, odd = rotated[..., 0::2], rotated[..., 1::2]
-        turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
-        return torch.cat((plain, turned), dim=-1).to(x.dtype)
+        table = self._tables.get(dtype)
+        if table is None or len(table) <= last:
+            count = max(FIRST_POSITIONS, 1 << last.bit_length())
+            angles = torch.arange(count, dtype=torch.float64)[:, None] * self.inv_freq
+            table = self._tables[dtype] = torch.complex(angles.cos().to(dtype), angles.sin().to(dtype))
+        return table
+
+
+def rotate(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Rotate x [T, ..., c], contiguous, by turns [T, rope_dim / 2]; their conjugates undo it.
+
+    May work in place: x is the caller's to give away.
+    """
+    wide = widen(x)
+    pairs = torch.view_as_complex(wide[..., -2 * turns.shape[-1] :].unflatten(-1, (-1, 2)))
+    pairs.mul_(turns if x.dim() == 2 else turns.view(len(turns), *[1] * (x.dim() - 2), -1))
+    return wide.to(x.dtype)

@@ -76,3 +76,9 @@ def random_ids(length: int, seed: int, config: DeepseekV41Config = TINY) -> torc
     images = torch.rand(length, generator=generator) < 0.08
     sentinels = config.image_token_id + torch.randint(0, 5, (length,), generator=generator)
     return torch.where(images, sentinels, ids)
+
+
+def token_windows(ids: torch.Tensor, size: int) -> torch.Tensor:
+    """int64 [T, size]: the ids at p, p-1, ..., -1 before the text: what Engram hashes."""
+    padded = torch.cat((torch.full((size - 1,), -1), ids))
+    return padded.unfold(0, size, 1).flip(1)

@@ -17,16 +17,16 @@ def test_context_shorter_than_the_window(model: DeepseekV41, length: int) -> Non
     model.forward(ids, whole)
     for token in ids:
         model.forward(token[None], single)
-    first = model.drafter.draft(3, whole)
-    torch.testing.assert_close(model.drafter.draft(3, single).logits, first.logits, atol=1e-9, rtol=0)
-    torch.testing.assert_close(model.drafter.draft(3, whole).logits, first.logits, atol=0, rtol=0)
+    first = model.draft(3, whole)
+    torch.testing.assert_close(model.draft(3, single).logits, first.logits, atol=1e-9, rtol=0)
+    torch.testing.assert_close(model.draft(3, whole).logits, first.logits, atol=0, rtol=0)
     assert first.tokens.shape == first.confidence.shape == (TINY.dspark_block_size,)
     assert ((first.confidence > 0) & (first.confidence < 1)).all()
 
 
 def test_without_any_context(model: DeepseekV41) -> None:
     assert model.drafter is not None
-    draft = model.drafter.draft(3, model.new_cache(CacheFormats.FLOAT))
+    draft = model.draft(3, model.new_cache(CacheFormats.FLOAT))
     assert draft.logits.isfinite().all()
 
 
@@ -34,22 +34,22 @@ def test_context_older_than_the_window_is_invisible(model: DeepseekV41) -> None:
     assert model.drafter is not None
     cache = model.new_cache(CacheFormats.FLOAT)
     model.forward(random_ids(30, 4), cache)
-    before = model.drafter.draft(3, cache).logits
+    before = model.draft(3, cache).logits
     for ring in cache.draft_windows:
         oldest = cache.length - TINY.sliding_window - 1
         assert ring.begin <= oldest
         ring.rows.data[oldest % ring.capacity] = 1e3
-    torch.testing.assert_close(model.drafter.draft(3, cache).logits, before, atol=0, rtol=0)
+    torch.testing.assert_close(model.draft(3, cache).logits, before, atol=0, rtol=0)
     for ring in cache.draft_windows:
         ring.rows.data[(oldest + 1) % ring.capacity] = 1e3
-    assert not torch.equal(model.drafter.draft(3, cache).logits, before)
+    assert not torch.equal(model.draft(3, cache).logits, before)
 
 
 def test_temperatures_calibrate_confidence_only(model: DeepseekV41) -> None:
     assert model.drafter is not None
     cache = model.new_cache(CacheFormats.FLOAT)
     model.forward(random_ids(12, 4), cache)
-    plain, warm = model.drafter.draft(3, cache), model.drafter.draft(3, cache, [2.0] * TINY.dspark_block_size)
+    plain, warm = model.draft(3, cache), model.draft(3, cache, [2.0] * TINY.dspark_block_size)
     assert torch.equal(plain.tokens, warm.tokens)
     torch.testing.assert_close(warm.confidence.logit(), plain.confidence.logit() / 2)
 
@@ -69,7 +69,7 @@ def speculate(model: DeepseekV41, prompt: torch.Tensor, formats: CacheFormats, w
     cache = model.new_cache(formats)
     tokens = [int(model.forward(prompt, cache).logits[-1].argmax())]
     while len(tokens) < wanted:
-        draft = model.drafter.draft(tokens[-1], cache).tokens
+        draft = model.draft(tokens[-1], cache).tokens
         start = cache.length
         best = model.forward(torch.cat((torch.tensor(tokens[-1:]), draft)), cache).logits.argmax(-1)
         accepted = int((best[:-1] == draft).int().cumprod(0).sum())

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.workers.models.deepseek_v41.factories import TINY, random_ids
+from tests.workers.models.deepseek_v41.factories import TINY, random_ids, token_windows
 from workers.models.deepseek_v41.errors import CacheError, ConfigError, InputError
 from workers.models.deepseek_v41.formats import CacheFormats
 from workers.models.deepseek_v41.model import DeepseekV41, Trim
@@ -92,7 +92,7 @@ def test_verify_and_rollback(
     close(verified.logits[:kept], plain[prompt_length : prompt_length + kept])
     close(after.logits, plain[prompt_length + kept :])
     assert model.drafter is not None
-    close(model.drafter.draft(9, cache).logits, model.drafter.draft(9, plain_cache).logits)
+    close(model.draft(9, cache).logits, model.draft(9, plain_cache).logits)
 
 
 def test_rollback_twice_and_past_what_is_held(model: DeepseekV41) -> None:
@@ -144,9 +144,9 @@ def test_no_trim_where_layers_do_not_allow_it(model: DeepseekV41, monkeypatch: p
 def test_image_ids_differ_from_text(model: DeepseekV41) -> None:
     """The image token stops n-grams and takes its own routing bias; the other sentinels take the bias alone."""
     first = TINY.image_token_id
-    rows = model.hashes(torch.tensor([5, 6, first, 8]), 0)
-    padded = model.hashes(torch.tensor([TINY.engram_pad_token_id, 8]), 0)
-    assert torch.equal(rows[2], model.hashes(torch.tensor([TINY.engram_pad_token_id]), 0)[0])
+    rows = model.hashes(token_windows(torch.tensor([5, 6, first, 8]), 4))
+    padded = model.hashes(token_windows(torch.tensor([TINY.engram_pad_token_id, 8]), 4))
+    assert torch.equal(rows[2], model.hashes(token_windows(torch.tensor([TINY.engram_pad_token_id]), 4))[0])
     assert torch.equal(rows[3], padded[1])
-    other = model.hashes(torch.tensor([5, 6, first + 1, 8]), 0)
+    other = model.hashes(token_windows(torch.tensor([5, 6, first + 1, 8]), 4))
     assert not torch.equal(other[2], rows[2])

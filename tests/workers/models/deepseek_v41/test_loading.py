@@ -109,8 +109,8 @@ def test_kept_and_expanded_weights_agree(quantized_folder: Path) -> None:
     expanded = load(quantized_folder)
     kept = load(quantized_folder, LoadOptions(keep_quantized=True))
     assert kept.layers[0].moe.w1.data.dtype == torch.int8
-    logits = [m.forward(ids, m.new_cache(CacheFormats.TRAINED)).logits for m in (expanded, kept)]
-    assert torch.equal(*logits)
+    logits = [m.forward(ids, m.new_cache(CacheFormats.FLOAT)).logits for m in (expanded, kept)]
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=0)
 
 
 def test_scales_are_bytes_whatever_their_dtype(quantized: Path) -> None:
@@ -128,7 +128,7 @@ def test_bfloat16_keeps_what_is_computed_in_float32(quantized_folder: Path) -> N
     layer = model.layers[2]
     assert layer.attention.wq_a.data.dtype == torch.bfloat16
     assert layer.compressor is not None
-    wide = (layer.moe.gate, layer.hc_attn.fn, layer.attention.sink, layer.compressor.wkv.data)
+    wide = (layer.moe.gate.data, layer.hc_attn.fn, layer.attention.sink, layer.compressor.wkv.data)
     assert {tensor.dtype for tensor in wide} == {torch.float32}
     ids = random_ids(20, 3)
     logits = model.forward(ids, model.new_cache(CacheFormats.TRAINED)).logits

@@ -10,7 +10,8 @@ from workers.models.deepseek_v41.cache import SequenceCache
 from workers.models.deepseek_v41.errors import CacheError
 from workers.models.deepseek_v41.formats import CacheFormats
 from workers.models.deepseek_v41.model import DeepseekV41, Trim
-from workers.models.deepseek_v41.prefill import Prefill, prefill, replay_start, resume, sidecar_span
+from workers.models.deepseek_v41.prefill import Prefill, prefill, resume
+from workers.models.deepseek_v41.replay import replay_start, sidecar_span
 
 W = TINY.sliding_window
 
@@ -58,7 +59,7 @@ def same_results(
     assert model.drafter is not None
     for cache in (got_cache, wanted_cache):
         assert cache.paged_tokens == cache.length
-    drafts = [model.drafter.draft(11, cache).logits for cache in (got_cache, wanted_cache)]
+    drafts = [model.draft(11, cache).logits for cache in (got_cache, wanted_cache)]
     torch.testing.assert_close(*drafts, atol=1e-9, rtol=0)
     step = torch.tensor([11, 12, 13])
     after = [model.forward(step, cache).logits for cache in (got_cache, wanted_cache)]
