@@ -72,8 +72,8 @@ class ToolSplitter:
             self._held, self._inside = rest, True
             return True
         keep = next((n for n in range(min(len(OPEN) - 1, len(before)), 0, -1) if OPEN.startswith(before[-n:])), 0)
-        if self.calls and not before.strip():
-            return False  # the line break between two calls
+        if self.calls and not before[: len(before) - keep].strip():
+            return False  # perhaps the line break between two calls
         out.text += before[: len(before) - keep]
         self._held = before[len(before) - keep :]
         return False
@@ -92,6 +92,8 @@ class ToolSplitter:
         return bool(mark)
 
     def _in_arguments(self, end: _JsonEnd, out: Split) -> bool:
+        if not end.begun:
+            self._held = self._held.lstrip()
         if not self._held:
             return False
         used = end.scan(self._held)
@@ -108,6 +110,7 @@ class _JsonEnd:
     """Finds where one JSON object ends."""
 
     def __init__(self) -> None:
+        self.begun = False
         self.reached = False
         self._depth = 0
         self._quoted = False
@@ -115,6 +118,7 @@ class _JsonEnd:
 
     def scan(self, text: str) -> int:
         """Characters of `text` that belong to the object."""
+        self.begun = True
         for at, character in enumerate(text):
             if self._escaped:
                 self._escaped = False
