@@ -1,6 +1,6 @@
 """The frames between gateways, prefill workers and decode workers (torch-free; decision 0002).
 
-A frame is a 4-byte big-endian length and a msgpack body: one of the tagged structs here. One connection per
+A frame is a length, a CRC and a msgpack body: one of the tagged structs here. One connection per
 (gateway process, worker) and one per (decode worker, prefill worker) carries every request between the two;
 `request_id` tells them apart. TCP connections set TCP_NODELAY. The first frame each way is the greeting
 (`Hello`, answered by `Welcome` or `Refused`); a frame with another epoch than the receiver's is refused with
@@ -16,10 +16,12 @@ One module per connection: `gateway` (gateway or node agent, worker) and `transf
 from __future__ import annotations
 
 from workers.protocol.framing import (
+    HEAD_BYTES,
     MAX_FRAME_BYTES,
     MAX_GREETING_BYTES,
     Frame,
     ProtocolError,
+    body_bytes,
     decode,
     encode,
     pack_tokens,
@@ -77,6 +79,7 @@ from workers.protocol.vocabulary import (
 )
 
 __all__ = [
+    "HEAD_BYTES",
     "MAX_FRAME_BYTES",
     "MAX_GREETING_BYTES",
     "PROTOCOL_VERSION",
@@ -121,6 +124,7 @@ __all__ = [
     "Tokens",
     "Welcome",
     "WorkerState",
+    "body_bytes",
     "decode",
     "encode",
     "is_retryable",

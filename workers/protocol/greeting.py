@@ -8,7 +8,7 @@ import msgspec
 
 from workers.protocol.vocabulary import Address, Endpoint, ErrorCode, PeerKind, Role, WorkerState
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):

@@ -7,7 +7,6 @@ import fcntl
 import mmap
 import os
 import socket
-import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,8 +25,6 @@ from workers.transfer.base import (
     StaleBlock,
     Transport,
 )
-
-_LENGTH = struct.Struct(">I")
 
 
 class SharedMemory(Transport):
@@ -144,11 +141,8 @@ async def _receive(connection: socket.socket, received: list[int]) -> Frame:
     """The next frame; descriptors that ride on it are appended to `received`, whose owner closes them whatever
     happens. Reads not one byte more: the stream goes on elsewhere.
     """
-    head = await _receive_exactly(connection, _LENGTH.size, received)
-    (length,) = _LENGTH.unpack(head)
-    if length > protocol.MAX_FRAME_BYTES:
-        raise protocol.ProtocolError(f"frame of {length} bytes is over the limit")
-    return protocol.decode(await _receive_exactly(connection, length, received))
+    head = await _receive_exactly(connection, protocol.HEAD_BYTES, received)
+    return protocol.decode(head, await _receive_exactly(connection, protocol.body_bytes(head), received))
 
 
 async def _receive_exactly(connection: socket.socket, count: int, received: list[int]) -> bytes:

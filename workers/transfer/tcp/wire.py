@@ -18,11 +18,10 @@ import crc32c
 
 from workers import protocol
 from workers.network.sockets import receive_into
-from workers.protocol import Frame, ProtocolError
+from workers.protocol import Frame
 
 HEAD = struct.Struct(">BI")
 TAIL = struct.Struct(">QI")
-_LENGTH = struct.Struct(">I")
 _WHICH = struct.Struct(">IQ")
 MAX_REQUEST_BYTES = 1024 * 1024
 """About 70,000 blocks: a batch has at most `puller.BATCH_BYTES` of them."""
@@ -43,11 +42,8 @@ def checksum(slot: int, generation: int, data: memoryview) -> int:
 
 def receive_frame(connection: socket.socket, until: float, *, limit: int = MAX_REQUEST_BYTES) -> Frame:
     """The next frame. Raises ProtocolError, ConnectionError, TimeoutError."""
-    head = bytearray(_LENGTH.size)
+    head = bytearray(protocol.HEAD_BYTES)
     receive_into(connection, memoryview(head), until)
-    (length,) = _LENGTH.unpack(head)
-    if length > limit:
-        raise ProtocolError(f"frame of {length} bytes is over the limit of {limit}")
-    body = bytearray(length)
+    body = bytearray(protocol.body_bytes(head, limit))
     receive_into(connection, memoryview(body), until)
-    return protocol.decode(memoryview(body))
+    return protocol.decode(head, body)
