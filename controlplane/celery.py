@@ -61,6 +61,26 @@ app.conf.update(
             "schedule": 86_400.0,
             "options": {"expires": 3600},
         },
+        "settle-usage": {
+            "task": "controlplane.metering.tasks.settle",
+            "schedule": 2.0,
+            "options": {"expires": 2},
+        },
+        "recover-usage": {
+            "task": "controlplane.metering.tasks.recover",
+            "schedule": 10.0,
+            "options": {"expires": 10},
+        },
+        "prune-worker-records": {
+            "task": "controlplane.metering.tasks.prune",
+            "schedule": 86_400.0,
+            "options": {"expires": 3600},
+        },
+        "purge-deleted-tenants": {
+            "task": "controlplane.accounts.tasks.purge_deleted_tenants",
+            "schedule": 10.0,
+            "options": {"expires": 10},
+        },
         "roll-up-telemetry": {
             "task": "controlplane.telemetry.tasks.prune_rollups",
             "schedule": 3600.0,

@@ -16,6 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from controlplane.inference import messages_errors
 from controlplane.inference.errors import ApiError, internal, invalid
+from controlplane.inference.limits_headers import limit_headers
 from controlplane.middleware import current_request_id
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ def api_view(*methods: str, errors: ErrorResponse = openai_errors) -> Callable[[
             # Failures are logged where they are understood; Django would log each 4xx and 5xx once more.
             response._has_been_logged = True  # type: ignore[attr-defined]
             response["x-content-type-options"] = "nosniff"
+            for name, value in limit_headers(request.path).items():
+                response[name] = value
             return response
 
         def failed(error: ApiError, request: HttpRequest) -> HttpResponse:

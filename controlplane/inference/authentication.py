@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -17,6 +18,7 @@ from controlplane.accounts.authentication import raw_key
 from controlplane.accounts.keycache import authenticate
 from controlplane.accounts.models import User
 from controlplane.accounts.permissions import Action, Principal, can, principal_of_user
+from controlplane.accounts.selectors import tenant_by_slug
 from controlplane.caching import tickets
 from controlplane.database import release_connections
 from controlplane.inference.errors import ApiError, forbidden, unauthenticated
@@ -76,7 +78,11 @@ async def _session_principal(request: HttpRequest) -> Principal:
 def _signed_in(request: HttpRequest) -> Principal | None:
     try:
         user = get_user(request)
-        return principal_of_user(user) if isinstance(user, User) else None
+        if not isinstance(user, User):
+            return None
+        principal = principal_of_user(user)
+        tenant = tenant_by_slug(principal.tenant) if principal.tenant is not None else None
+        return principal if tenant is None else replace(principal, tenant_limits=tenant.limits)
     finally:
         release_connections()
 

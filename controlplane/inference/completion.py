@@ -7,6 +7,8 @@ import logging
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from controlplane.inference.admission import Admitted
 from controlplane.inference.errors import ApiError, deadline, from_worker, overloaded
 from controlplane.inference.events import Output, RequestFailed, Restarted
@@ -16,10 +18,13 @@ from controlplane.inference.requests import Generation, Work
 from controlplane.inference.router import NoWorkers, Router
 from controlplane.inference.stats import GatewayStats
 from controlplane.inference.tool_text import ToolDelta
+from controlplane.metering.events import Counts
 from workers.protocol import ErrorCode, Finish, Scheduled, TokenLogprobs
 
 log = logging.getLogger(__name__)
 
+DISCONNECTED = "disconnected"
+"""How a request ends whose client left."""
 TOOL_CALLS = "tool_calls"
 """How an answer ends that calls tools."""
 PLACE_AGAIN_S = 0.1
@@ -67,6 +72,8 @@ class _Choice:
     placed: bool = False
     output_tokens: int = 0
     hit_tokens: int | None = None
+    store_hit_tokens: int = 0
+    """The part of the hits that came from the store."""
     finish_reason: str | None = None
 
     @property
@@ -104,6 +111,7 @@ class Completion:
         self._limits = limits
         self._stats = stats
         self._admitted = admitted
+        self._streaming = streaming
         self._accepted = accepted
         self._deadline = works[0].deadline
         self._firsts = self._choices[::choices]
@@ -205,25 +213,40 @@ class Completion:
             self._stats.waiting -= 1
         else:
             self._stats.running -= 1
-        usage = self.usage
-        # Prompts that never ran cost nothing.
-        miss_tokens = sum(
-            max(choice.prompt_tokens - choice.hit_tokens, 0) for choice in self._firsts if choice.hit_tokens is not None
-        )
-        self._stats.hit_tokens += usage.hit_tokens
-        self._stats.miss_tokens += miss_tokens
-        self._stats.output_tokens += usage.output_tokens
+        counts = self._counts()
+        hit_tokens = counts.pool_hit + counts.store_hit
+        self._stats.hit_tokens += hit_tokens
+        self._stats.miss_tokens += counts.miss
+        self._stats.output_tokens += counts.output
         self._stats.ended(how)
         now = time.monotonic()
         elapsed = now - self._accepted
         self._stats.e2e_s.observe(elapsed)
         if self._first_token is not None:
             self._stats.decode_s.observe(now - self._first_token)
-        self._admitted.settle(hit_tokens=usage.hit_tokens, miss_tokens=miss_tokens, output_tokens=usage.output_tokens)
+        self._admitted.settle(self._sent(counts, how), outcome=how)
         log.info(
             "request %s ended: %s, hit %d, miss %d, output %d, %.3f s",
-            self._work.request_id, how, usage.hit_tokens, miss_tokens, usage.output_tokens, elapsed,
+            self._work.request_id, how, hit_tokens, counts.miss, counts.output, elapsed,
         )  # fmt: skip
+
+    def _counts(self) -> Counts:
+        """Disjoint classes so far. Prompts that never ran have none."""
+        ran = [choice for choice in self._firsts if choice.hit_tokens is not None]
+        hits = [min(choice.hit_tokens or 0, choice.prompt_tokens) for choice in ran]
+        stored = [min(choice.store_hit_tokens, hit) for choice, hit in zip(ran, hits, strict=True)]
+        return Counts(
+            pool_hit=sum(hits) - sum(stored),
+            store_hit=sum(stored),
+            miss=sum(choice.prompt_tokens for choice in ran) - sum(hits),
+            output=sum(choice.output_tokens for choice in self._choices),
+        )
+
+    def _sent(self, counts: Counts, how: str) -> Counts:
+        """What the client got, or would have got had he stayed: of a whole reply that failed he got nothing."""
+        if self._streaming or self.finished or how == DISCONNECTED:
+            return counts
+        return msgspec.structs.replace(counts, output=0)
 
     # --- events --------------------------------------------------------------------------------------------------
 
@@ -236,6 +259,7 @@ class Completion:
                 match event:
                     case Scheduled():
                         choice.hit_tokens = event.pool_hit_tokens + event.store_hit_tokens
+                        choice.store_hit_tokens = event.store_hit_tokens
                         self._check_classes(choice, event)
                         return Update(choice.index, started=True)
                     case Output():
@@ -256,6 +280,8 @@ class Completion:
     def _output(self, choice: _Choice, event: Output) -> Update:
         piece = choice.output.push(event.tokens)
         choice.output_tokens += piece.tokens
+        if self._streaming:
+            self._admitted.progress(self._counts())
         self._time_tokens(piece.tokens)
         update = Update(choice.index, tokens=event.tokens[: piece.tokens])
         if event.logprobs is not None:

@@ -16,6 +16,7 @@ from controlplane import valkey
 from controlplane.caching.assignment import Assignment
 from controlplane.config import home, secret_key, settings
 from controlplane.inference.admission import Admission
+from controlplane.inference.admission_metering import Metering
 from controlplane.inference.catalog import Catalog, Route
 from controlplane.inference.connection import Connection
 from controlplane.inference.discovery import Discovery
@@ -57,7 +58,8 @@ class Gateway:
         self.connections: dict[str, Connection] = {}
         self.catalog = Catalog(home, routes)
         self.router = Router(self.connections.values)
-        self.admission = Admission(self.limits)
+        self.metering = Metering(home.journal, valkey_url=valkey_url, gateway=self.name, limits=self.limits)
+        self.admission = Admission(self.limits, self.metering)
         self._secret = secret
         self._security = security
         self._salts: dict[str, bytes] = {}
@@ -70,6 +72,7 @@ class Gateway:
             PeriodicLoop("discovery", self.limits.discovery_s, self._discover),
             PeriodicLoop("retention", self.limits.retention_s, self.assignment.refresh),
             PeriodicLoop("snapshots", self.limits.snapshot_s, publisher.publish),
+            *self.metering.loops,
         )
         self.readiness = ReadinessProbe(
             self.catalog, self.router, self.limits, salt=self.salt("\0readiness"), loop_problems=self._loop_problems
@@ -79,6 +82,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Start the loops; returns when deployments and leases were looked at once, or after FIRST_LOOK_S."""
+        self.metering.start()
         for loop in self.loops:
             self._spawn(loop.run(), f"gateway-{loop.name}")
         try:
@@ -93,6 +97,7 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.metering.stop()
         await self._valkey.aclose()
 
     def salt(self, tenant: str) -> bytes:

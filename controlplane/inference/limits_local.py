@@ -1,0 +1,64 @@
+"""While Valkey is away: this process's part of each limit, from its own memory, for a while.
+
+A subject starts with the part of a minute that the whole outage may take, divided by the gateways there were; nothing
+refills. So all gateways together admit at most what the limits allow in that time. Budgets are not served from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from controlplane.inference.limits_subjects import MINUTE_S, Limited, Windows, tightest
+
+ALLOWANCE_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class _Left:
+    requests: float
+    tokens: float
+    active: int = 0
+
+
+@dataclass(slots=True)
+class LocalAllowance:
+    """One outage. Made anew for the next."""
+
+    gateways: int
+    _subjects: dict[str, _Left] = field(default_factory=dict)
+
+    def take(self, limited: tuple[Limited, ...], *, tokens: int) -> tuple[bool, Windows]:
+        """Whether every subject has room; then it is taken from all of them."""
+        found = [self._left(one) for one in limited]
+        fits = all(_fits(one, left, tokens) for one, left in zip(limited, found, strict=True))
+        if fits:
+            for left in found:
+                left.requests -= 1
+                left.tokens -= tokens
+                left.active += 1
+        return fits, tightest(limited, [(int(left.requests), int(left.tokens)) for left in found])
+
+    def give_back(self, limited: tuple[Limited, ...]) -> None:
+        """A request of the allowance ended."""
+        for one in limited:
+            self._left(one).active -= 1
+
+    def _left(self, one: Limited) -> _Left:
+        found = self._subjects.get(one.subject.name)
+        if found is None:
+            part = ALLOWANCE_S / MINUTE_S / max(self.gateways, 1)
+            found = self._subjects[one.subject.name] = _Left(
+                requests=(one.limits.requests_per_minute or 0) * part,
+                tokens=(one.limits.tokens_per_minute or 0) * part,
+            )
+        return found
+
+
+def _fits(one: Limited, left: _Left, tokens: int) -> bool:
+    limits = one.limits
+    if limits.requests_per_minute is not None and left.requests < 1:
+        return False
+    if limits.tokens_per_minute is not None and left.tokens < tokens:
+        return False
+    return limits.concurrent_requests is None or left.active < limits.concurrent_requests
