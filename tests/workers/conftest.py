@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,10 @@ import pytest
 
 from tests.workers.protocol_client import Client, Pair
 from workers.manifest import ModelManifest, write_manifest
+from workers.network.endpoints import tcp_endpoint
+from workers.network.security import LinkSecurity
 from workers.protocol import Address, Endpoint, Role, WorkerState
-from workers.spec import EngineSettings, WorkerSpec
+from workers.spec import EngineSettings, TransferChoice, WorkerNetwork, WorkerSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "unix:///nonexistent/valkey.sock"
@@ -34,7 +37,7 @@ class Process:
 
     @property
     def path(self) -> str:
-        return self.spec.endpoint.removeprefix("unix:")
+        return (self.spec.network.local or self.spec.endpoint).removeprefix("unix:")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.popen.pid, number)
@@ -89,6 +92,13 @@ class Workers:
             "heartbeat_s": 0.1,
         }
         return WorkerSpec(**(values | options))  # type: ignore[arg-type]
+
+    def tcp(self, host: str, name: str, security: LinkSecurity, transfer: TransferChoice) -> dict[str, object]:
+        """Options of `spec` for a worker at a free TCP port of `host`, with a unix socket beside it."""
+        with socket.create_server((host, 0)) as free:
+            endpoint = tcp_endpoint(host, free.getsockname()[1])
+        local = Endpoint(f"unix:{self.folder}/{name}.sock")
+        return {"endpoint": endpoint, "network": WorkerNetwork(local=local, security=security, transfer=transfer)}
 
     def start(self, spec: WorkerSpec, *, program: list[str] | None = None) -> Process:
         path = self.folder / f"{spec.address}.json"

@@ -22,6 +22,7 @@ class Meddler:
     bytes_per_s: float = float("inf")
     connections: int = 0
     _writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    _tasks: list[asyncio.Future[None]] = field(default_factory=list)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[int]:
@@ -32,8 +33,14 @@ class Meddler:
             server.close()
             for writer in self._writers:
                 writer.transport.abort()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.append(asyncio.ensure_future(self._both(reader, writer)))
+
+    async def _both(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number, self.connections = self.connections, self.connections + 1
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
         self._writers += [writer, there_writer]

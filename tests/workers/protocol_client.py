@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from workers import protocol
+from workers.network.security import NO_SECURITY, LinkSecurity
+from workers.network.streams import open_stream
 from workers.protocol import (
     Address,
     CacheScope,
@@ -60,10 +62,17 @@ class Client:
 
     @classmethod
     async def connect(
-        cls, path: str, *, kind: PeerKind = PeerKind.GATEWAY, expect: Address | None = None, peer: str = "test"
+        cls,
+        path: str,
+        *,
+        kind: PeerKind = PeerKind.GATEWAY,
+        expect: Address | None = None,
+        peer: str = "test",
+        security: LinkSecurity = NO_SECURITY,
     ) -> Client:
-        """Raises ConnectionRefusedError with the refusal's code."""
-        reader, writer = await asyncio.open_unix_connection(path)
+        """`path` of a unix socket, or a `tcp:` endpoint. Raises ConnectionRefusedError with the refusal's code."""
+        endpoint = path if path.startswith("tcp:") else f"unix:{path}"
+        reader, writer = await open_stream(endpoint, security)
         writer.write(protocol.encode(Hello(peer=peer, kind=kind, expect=expect)))
         frame = await protocol.read_frame(reader)
         if isinstance(frame, Refused):
