@@ -54,6 +54,7 @@ def api_view(*methods: str, errors: ErrorResponse = openai_errors) -> Callable[[
             # Failures are logged where they are understood; Django would log each 4xx and 5xx once more.
             response._has_been_logged = True  # type: ignore[attr-defined]
             response["x-content-type-options"] = "nosniff"
+            response["request-id"] = current_request_id()  # the name by which Anthropic's SDK knows it
             for name, value in limit_headers(request.path).items():
                 response[name] = value
             return response
