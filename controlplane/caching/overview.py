@@ -96,6 +96,15 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """One part of a bar that stands for everything."""
+
+    name: str
+    start: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
     """Prompt tokens of a window by where they came from; the first four are all of them."""
 
@@ -115,6 +124,15 @@ class Split:
     @property
     def hit_rate(self) -> float | None:
         return (self.total - self.miss) / self.total if self.total else None
+
+    def segments(self) -> list[Segment]:
+        """The shares side by side, those of nothing left out."""
+        found, start = [], 0.0
+        for name, tokens, share in self.shares():
+            if tokens:
+                found.append(Segment(name, start, share))
+            start += share
+        return found
 
     def shares(self) -> list[tuple[str, int, float]]:
         """(class, tokens, share of all)."""
@@ -235,6 +253,10 @@ class _Recent:
             if time.monotonic() - self._at > _SPLITS_KEPT_S:
                 self._splits, self._at = splits(), time.monotonic()
             return self._splits
+
+    def forget(self) -> None:
+        with self._lock:
+            self._at = -math.inf
 
 
 recent_splits: Final = _Recent()

@@ -9,8 +9,8 @@ const out = join(here, "..", "static", "dashboard", "build");
 
 /** Every icon that a template or a script names, from feather-icons. */
 const ICONS = [
-  "activity", "alert-circle", "alert-triangle", "check", "chevron-down", "chevron-left", "chevron-right", "clipboard",
-  "copy", "file-text", "key", "log-out", "message-square", "monitor", "moon", "plus", "rotate-ccw", "search",
+  "activity", "alert-circle", "alert-triangle", "check", "chevron-down", "chevron-left", "chevron-right", "chevron-up", "clipboard",
+  "copy", "database", "file-text", "key", "log-out", "message-square", "monitor", "moon", "plus", "rotate-ccw", "search",
   "send", "server", "sliders", "square", "sun", "terminal", "trash-2", "user", "x",
 ];
 
@@ -28,7 +28,7 @@ async function sprite() {
 
 const options = {
   absWorkingDir: here,
-  entryPoints: ["src/app.ts", "src/overview.ts", "src/workers.ts", "src/playground.ts", "src/styles/app.css"],
+  entryPoints: ["src/app.ts", "src/overview.ts", "src/workers.ts", "src/playground.ts", "src/cache.ts", "src/styles/app.css"],
   outdir: out,
   entryNames: "[name]",
   chunkNames: "chunks/[name]-[hash]",

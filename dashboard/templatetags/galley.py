@@ -36,10 +36,16 @@ class NavItem:
 PAGES: Final = (
     ("overview", "Overview", "activity", Action.TELEMETRY_VIEW),
     ("workers", "Workers", "server", Action.FLEET_VIEW),
+    ("cache", "Cache", "database", Action.TELEMETRY_VIEW),
     ("playground", "Playground", "message-square", Action.INFERENCE_USE),
     ("keys", "Keys", "key", Action.KEYS_VIEW),
     ("audit", "Audit", "file-text", Action.AUDIT_VIEW),
 )
+
+
+def _inside(path: str, url: str) -> bool:
+    """Whether a page is that one, or one below it; everything is below the first."""
+    return path == url or (url != "/" and path.startswith(f"{url}/"))
 
 
 def _sees(principal: Principal, action: Action) -> bool:
@@ -56,7 +62,7 @@ def navigation(request: HttpRequest) -> list[NavItem]:
         return []
     principal = principal_of(request)
     return [
-        NavItem(label, icon, reverse(f"dashboard:{name}"), request.path == reverse(f"dashboard:{name}"))
+        NavItem(label, icon, reverse(f"dashboard:{name}"), _inside(request.path, reverse(f"dashboard:{name}")))
         for name, label, icon, action in PAGES
         if _sees(principal, action)
     ]

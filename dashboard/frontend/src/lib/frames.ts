@@ -34,7 +34,8 @@ export interface Frame {
   /** Unix seconds, UTC. */
   at: number;
   window_s: number;
-  tokens_per_s: { hit: number; miss: number; output: number };
+  /** `store_hit` and `recomputed` are parts of `hit`. */
+  tokens_per_s: { hit: number; miss: number; output: number; store_hit?: number; recomputed?: number };
   hit_rate: number | null;
   ttft_ms: Percentiles | null;
   tbt_ms: Percentiles | null;
