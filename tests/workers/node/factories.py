@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from tests.workers.conftest import NOWHERE, fake_manifest
 from workers.home import Home
 from workers.manifest import write_manifest
 from workers.node import processes
+from workers.node.endpoints import NodeNetwork
 from workers.node.records import Records, Wanted, WantedState
 from workers.node.reports import Report, State
 from workers.node.supervisor import Supervisor
@@ -36,6 +38,19 @@ def wanted(name: str, home: Home, *, model: str = "fake", role: Role = Role.BOTH
     )  # fmt: skip
 
 
+def free_ports(count: int) -> list[int]:
+    """Next to each other."""
+    for first in range(20_000, 60_000, 50):
+        try:
+            held = [socket.create_server(("127.0.0.1", first + i)) for i in range(count)]
+        except OSError:
+            continue
+        for one in held:
+            one.close()
+        return [first + i for i in range(count)]
+    raise AssertionError("no ports are free")
+
+
 @dataclass
 class Stage:
     """One agent's life: `supervisor` and what it said."""
@@ -43,14 +58,16 @@ class Stage:
     home: Home
     timing: Timing = QUICK
     command: tuple[str, ...] = FAKE_WORKER
+    network: NodeNetwork = field(default_factory=NodeNetwork)
     said: dict[str, Report] = field(default_factory=dict)
     history: list[Report] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(
-            "test", Records(self.home), NOWHERE, self._note, self.removed.append, self.timing, self.command
-        )
+            "test", Records(self.home), NOWHERE, self._note, self.removed.append, self.timing, self.command,
+            network=self.network,
+        )  # fmt: skip
 
     def _note(self, report: Report) -> None:
         self.said[report.worker] = report

@@ -15,14 +15,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.workers.node.factories import Stage, kill_all, running_pids, wanted
-from tests.workers.protocol_client import Client, prefill_frame
+from tests.workers.certificates import secret_file
+from tests.workers.fake_engine import expected
+from tests.workers.node.factories import Stage, free_ports, kill_all, running_pids, wanted
+from tests.workers.protocol_client import Client, Pair, prefill_frame
 from workers.home import Home
+from workers.network.security import LinkSecurity
 from workers.node import processes
+from workers.node.endpoints import NodeNetwork
 from workers.node.records import Records
 from workers.node.reports import State
 from workers.node.timing import Timing
 from workers.protocol import Role
+from workers.spec import TransferChoice
 
 PROMPT = list(range(1, 19))
 
@@ -342,3 +347,26 @@ async def test_a_full_disk_keeps_nothing_from_being_stopped(home: Home, monkeypa
     await stage.emptied()
     assert running_pids(home) == []
     assert stage.supervisor.faults == 1
+
+
+async def test_workers_on_tcp_serve_and_are_adopted(home: Home, tmp_path: Path) -> None:
+    security = LinkSecurity(secret_file=secret_file(tmp_path))
+    first, last = free_ports(2)
+    network = NodeNetwork.of(
+        listen="tcp:127.0.0.1", ports=f"{first}-{last}", advertise="", security=security, transfer=TransferChoice.TCP
+    )
+    stage = Stage(home, network=network)
+    pair = [wanted("p", home, role=Role.PREFILL), wanted("d", home, role=Role.DECODE)]
+    await stage.ready(*pair)
+    endpoints = [stage.said[worker.name].endpoint for worker in pair]
+    assert sorted(endpoints) == [f"tcp:127.0.0.1:{first}", f"tcp:127.0.0.1:{last}"]
+    stage.supervisor.close()
+    again = Stage(home, network=network)
+    again.supervisor.adopt()
+    await again.ready(*pair)
+    assert [again.said[worker.name].endpoint for worker in pair] == endpoints
+    clients = [await Client.connect(endpoint, security=security) for endpoint in endpoints]
+    transfer = Pair(clients[0], clients[1], endpoints[0])
+    transfer.start("a", PROMPT, 5)
+    assert await transfer.finished("a") == expected(PROMPT, 5)
+    await again.emptied()

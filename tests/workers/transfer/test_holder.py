@@ -130,3 +130,20 @@ async def test_a_grant_that_the_engine_does_not_take_fails_the_request(holder: H
     assert recorder.told == [ErrorCode.INTERNAL]
     assert recorder.calls == ["grant", "cancel"]
     assert isinstance(recorder.frames[-1], Abort)
+
+
+async def test_a_release_is_waited_for_while_decode_goes_on_reading(holder: Holder, recorder: Recorder) -> None:
+    """Over a network the copy of a long prompt may take longer than the deadline."""
+    subscribe(holder, recorder)
+    holder.wants_credit(NAME)
+    holder.credited(recorder, Credit(request_id=NAME, have_blocks=0))
+    hold = holder.holds[NAME]
+    hold.phase, hold.until = HoldPhase.RELEASE, 0.0
+    holder.reading(Address(worker="another", epoch=1), NAME)
+    assert hold.until == 0.0
+    holder.reading(DECODE, NAME)
+    holder.sweep()
+    assert hold.phase is HoldPhase.RELEASE
+    hold.until = 0.0
+    holder.sweep()
+    assert holder.holds == {}
