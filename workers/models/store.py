@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kernels import NUMERICS_REVISION
 from workers.identity import CacheIdentity
 from workers.manifest import MANIFEST_NAME, ManifestError, ModelManifest, read_manifest
-from workers.spec import WeightFormat
+from workers.spec import PrefillTrim, WeightFormat
 
 if TYPE_CHECKING:
     from workers.models.base import CausalModel, PagedGroup, Plane, WindowGroup
@@ -131,6 +131,7 @@ def load_model(
     *,
     weight_format: WeightFormat = WeightFormat.FP32,
     batch_invariant: bool = False,
+    prefill_trim: PrefillTrim = PrefillTrim.COMPACT,
     progress: Progress | None = None,
 ) -> CausalModel:
     """The model in a store folder, ready for the engine. Raises ManifestError or StoreError."""
@@ -138,18 +139,48 @@ def load_model(
 
     manifest = read_manifest(folder)
     if weight_format not in FORMATS:
-        raise StoreError(f"{manifest.name}: weights in {weight_format} cannot be run yet; known are {', '.join(FORMATS)}")
-    if manifest.family != "llama":
-        raise StoreError(f"{manifest.name}: models of family {manifest.family!r} cannot be served yet")
+        known = ", ".join(FORMATS)
+        raise StoreError(f"{manifest.name}: weights in {weight_format} cannot be run here; known are {known}")
     from workers.models.gguf_file import GGUFError
     from workers.models.llama.config import ConfigError
-    from workers.models.llama.loading import load_llama
     from workers.models.safetensors_index import CheckpointError
 
     try:
-        return load_llama(folder, weight_format=weight_format, batch_invariant=batch_invariant, progress=progress)
+        match manifest.family:
+            case "llama":
+                from workers.models.llama.loading import load_llama
+
+                return load_llama(
+                    folder, weight_format=weight_format, batch_invariant=batch_invariant, progress=progress
+                )
+            case "deepseek_v41":
+                return _load_v41(folder, weight_format, batch_invariant, prefill_trim, progress)
+            case other:
+                raise StoreError(f"{manifest.name}: models of family {other!r} cannot be served")
     except (ConfigError, CheckpointError, GGUFError) as error:
         raise StoreError(f"{manifest.name} cannot be loaded: {error}") from error
+
+
+def _load_v41(
+    folder: Path,
+    weight_format: WeightFormat,
+    batch_invariant: bool,
+    prefill_trim: PrefillTrim,
+    progress: Progress | None,
+) -> CausalModel:
+    from workers.models.deepseek_v41.serving import ServingOptions, load_served
+    from workers.models.deepseek_v41.trim import Trim
+    from workers.models.safetensors_stream import LoadProgress
+
+    options = ServingOptions(
+        weight_format=weight_format, batch_invariant=batch_invariant, trim=Trim(prefill_trim.value)
+    )
+
+    def report(at: LoadProgress) -> None:
+        if progress is not None:
+            progress(f"reading {at.tensor}", at.bytes_done, at.bytes_total)
+
+    return load_served(folder, options, report)
 
 
 def cache_identity(manifest: ModelManifest, model: CausalModel, device: str = "cpu") -> CacheIdentity:

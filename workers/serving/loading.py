@@ -35,6 +35,7 @@ def engine_loader(spec: WorkerSpec, manifest: ModelManifest) -> Callable[[], Loa
                 Path(spec.model_path),
                 weight_format=spec.engine.weight_format,
                 batch_invariant=spec.engine.batch_invariant,
+                prefill_trim=spec.engine.prefill_trim,
             )
         except (ManifestError, StoreError) as error:
             raise BadSpec(str(error)) from error

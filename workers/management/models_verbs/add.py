@@ -1,4 +1,4 @@
-"""Add a model to the store: one that Galley knows by name, or a local folder in Hugging Face layout (Llama family)."""
+"""Add a model to the store: one that Galley knows by name, or a local folder in Hugging Face layout (Llama or V4.1)."""
 
 from __future__ import annotations
 
