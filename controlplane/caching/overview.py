@@ -196,7 +196,12 @@ def age_bars(counts: Counter[str], life_s: float) -> list[Bar]:
     labels = [*(age_label(bound) for bound in AGES_S), age_label(AGES_S[-1] + 1)]
     largest = max((counts[label] for label in labels), default=0)
     return [
-        Bar(label, counts[label], counts[label] / largest if largest else 0.0, beyond_life=low >= life_s)
+        Bar(
+            label.replace("<=", "≤"),
+            counts[label],
+            counts[label] / largest if largest else 0.0,
+            beyond_life=low >= life_s,
+        )
         for label, low in zip(labels, bounds, strict=True)
     ]
 

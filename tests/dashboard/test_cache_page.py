@@ -65,7 +65,7 @@ def test_use_by_class_and_tenant_ages_and_what_went(administrator: Client) -> No
     page = text(administrator, "/cache", **PARTIAL)
     assert "bistro" in page
     assert "Expired: not used for the life of its class" in page
-    assert re.search(r"<= 1 min 1\b", page), "one extent was used within the minute"
+    assert re.search(r"≤ 1 min 1\b", page), "one extent was used within the minute"
 
 
 def test_the_split_adds_up_and_explains_what_is_shorter_than_a_block(administrator: Client) -> None:
