@@ -134,7 +134,7 @@ class ChatModel:
         try:
             return _REQUESTS[call.protocol](body).convert(options)
         except (recipe.ConversionError, ValueError) as error:
-            raise invalid(f"{error}") from error
+            raise invalid(f"{error}", code="invalid_value") from error
 
     def _settle_thinking(self, call: Call, body: dict[str, Any]) -> None:
         """Models that do not think are not asked to. Others think by default, but not before a call that is forced."""
@@ -198,7 +198,11 @@ class ChatModel:
 
     @staticmethod
     def _max_tokens(call: Call, converted: recipe.ConversationRequest, prompt: int, context_limit: int) -> int:
-        _check_context(call, prompt, context_limit)
+        if call.protocol is Protocol.MESSAGES and call.max_tokens is not None:
+            # Required there, so clients send what their favourite model can do: a bound, not a wish.
+            _check_context(prompt, None, context_limit)
+            return min(call.max_tokens, context_limit - prompt)
+        _check_context(prompt, call.max_tokens, context_limit)
         return converted.resolve_max_tokens(prompt, context_limit)
 
     def _new_output(self, call: Call, *, calls_tools: bool) -> OutputParser:
@@ -227,7 +231,7 @@ class ChatModel:
                 )
         if not tokens:
             raise invalid("`prompt` must not be empty.", param="prompt", code="invalid_value")
-        _check_context(call, len(tokens), context_limit)
+        _check_context(len(tokens), call.max_tokens, context_limit)
         assert call.max_tokens is not None
         hidden = frozenset(self.manifest.eos_token_ids)
         return Prompt(
@@ -276,9 +280,9 @@ def _amended(conversation: recipe.Conversation, *, schema: Any, continues: bool)
     )
 
 
-def _check_context(call: Call, prompt: int, context_limit: int) -> None:
-    if prompt + (call.max_tokens or 1) > context_limit:
-        raise context_length(limit=context_limit, prompt=prompt, output=call.max_tokens)
+def _check_context(prompt: int, output: int | None, context_limit: int) -> None:
+    if prompt + (output or 1) > context_limit:
+        raise context_length(limit=context_limit, prompt=prompt, output=output)
 
 
 def load_chat_model(folder: Path, manifest: ModelManifest) -> ChatModel:

@@ -23,6 +23,7 @@ _TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_UNSUPPORTED = frozenset({"thread_unsupported_request", "unsupported_parameter"})
 OVERLOADED = 529
 """What this protocol says for 503."""
 
@@ -32,9 +33,14 @@ def error_type(status: int) -> str:
 
 
 def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
+    detail: dict[str, Any] = {"type": error_type(error.status), "message": str(error)}
+    if error.detail.code is not None:
+        detail["details"] = {"error_code": error.detail.code}
+        if error.detail.param is not None and error.detail.code in _UNSUPPORTED:
+            detail["details"]["unsupported"] = [error.detail.param]
     return {
         "type": "error",
-        "error": {"type": error_type(error.status), "message": str(error)},
+        "error": detail,
         "request_id": request_id,
     }
 

@@ -55,7 +55,8 @@ class ToolSplitter:
     def finish(self) -> Split:
         """What was held back for a call that never began."""
         held, self._held = self._held, ""
-        return Split("" if self._inside or self._arguments else held, [])
+        unfinished = self._inside or self._arguments or (self.calls and not held.strip())
+        return Split("" if unfinished else held, [])
 
     def _advance(self, out: Split) -> bool:
         """One transition; False where more text is needed."""

@@ -14,8 +14,10 @@ from controlplane.inference.schema.checks import refuse
 IGNORED = frozenset(
     {
         "metadata",
+        "moderation",
         "prediction",
         "prompt_cache_key",
+        "prompt_cache_options",
         "prompt_cache_retention",
         "safety_identifier",
         "service_tier",

@@ -7,13 +7,26 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from controlplane.inference.errors import invalid
+from controlplane.inference.errors import ApiError, invalid
 from controlplane.inference.schema import checks
 from controlplane.inference.schema.call import Call, Protocol
 from controlplane.inference.schema.checks import refuse
 
 IGNORED = frozenset(
-    {"metadata", "service_tier", "cache_control", "context_management", "inference_geo", "betas", "user_profile_id"}
+    {
+        "betas",
+        "billing_policy",
+        "cache_control",
+        "compaction",
+        "context_management",
+        "diagnostics",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    }
 )
 """Known parameters without influence on what is generated here: accepted, no effect (docs/api.md)."""
 
@@ -35,7 +48,9 @@ class MessagesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     output_format: dict[str, Any] | None = None
     # Refused by name where they ask for anything.
     container: Any = None
+    fallbacks: list[Any] | None = None
     mcp_servers: list[Any] | None = None
+    thread: Any = None
 
 
 def parse_messages(body: bytes, *, counting: bool = False) -> Call:
@@ -45,10 +60,17 @@ def parse_messages(body: bytes, *, counting: bool = False) -> Call:
         raise invalid(
             "Missing required parameter: `max_tokens`.", param="max_tokens", code="missing_required_parameter"
         )
-    if asked.container is not None:
-        raise refuse("container")
-    if asked.mcp_servers:
-        raise refuse("mcp_servers")
+    for name in ("container", "fallbacks", "mcp_servers"):
+        if getattr(asked, name):
+            raise refuse(name)
+    if asked.thread:
+        # The code by which the SDK knows to send whole conversations from then on.
+        raise ApiError(
+            400,
+            "`thread` is not supported: nothing is stored; send the whole conversation.",
+            param="thread",
+            code="thread_unsupported_request",
+        )
     if not asked.messages:
         raise invalid("`messages` must hold at least one message.", param="messages", code="invalid_value")
     checks.check_tools(asked.tools)

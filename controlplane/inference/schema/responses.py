@@ -13,15 +13,20 @@ from controlplane.inference.schema.checks import refuse
 
 IGNORED = frozenset(
     {
+        "access_programs",
+        "background_options",
+        "client_metadata",
+        "context_management",
         "max_tool_calls",
+        "moderation",
         "prompt_cache_key",
+        "prompt_cache_options",
         "prompt_cache_retention",
         "safety_identifier",
         "service_tier",
         "store",
         "stream_options",
         "user",
-        "client_metadata",
     }
 )
 """Accepted, no effect. `store`: nothing is ever stored, and responses say so."""
@@ -49,6 +54,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     # Refused by name where they ask for anything.
     background: bool | None = None
     conversation: Any = None
+    image: Any = None
     previous_response_id: str | None = None
     prompt: Any = None
 
@@ -84,8 +90,9 @@ def _refuse_unserved(asked: ResponsesBody) -> None:
     for name in ("conversation", "prompt"):
         if getattr(asked, name) is not None:
             raise refuse(name, "is not supported: nothing is stored")
-    if asked.background:
-        raise refuse("background")
+    for name in ("background", "image"):
+        if getattr(asked, name):
+            raise refuse(name)
     if asked.truncation not in (None, "disabled", "auto"):
         raise invalid("`truncation` must be auto or disabled.", param="truncation", code="invalid_value")
 

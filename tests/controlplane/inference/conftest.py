@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -22,6 +22,9 @@ from controlplane.inference.router import Router
 from tests.controlplane.inference.stub_worker import REVISION, StubCluster, StubWorker
 from workers.manifest import ModelManifest, read_manifest, write_manifest
 from workers.protocol import CacheScope, Role, Sampling
+
+if TYPE_CHECKING:
+    from tests.controlplane.inference.live import LiveGateway
 
 CORPUS = ["The kitchen opens at noon.", "Hello world, 12345! Ünïcode 🎉 日本語", "stop END of the text, stop"] * 4
 
@@ -165,3 +168,71 @@ async def core(socket_folder: Path, limits: GatewayLimits) -> AsyncIterator[Core
     with contextlib.suppress(asyncio.CancelledError):
         yield made
     await made.stop()
+
+
+@pytest.fixture(scope="module")
+def live(
+    services: dict[str, str],
+    django_db_setup: None,
+    django_db_blocker: Any,
+    tiny_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LiveGateway]:
+    """A gateway of its own for each module of tests, with `tiny-model` behind stub workers."""
+    import shutil
+
+    from django.db import connection
+    from django.test import Client
+
+    from controlplane.accounts.models import User
+    from controlplane.accounts.permissions import SYSTEM
+    from controlplane.accounts.roles import Role as AccountRole
+    from controlplane.accounts.roles import Scope
+    from controlplane.accounts.services import key_create, membership_grant, tenant_create, user_create
+    from controlplane.config import home
+    from controlplane.fleet.models import Deployment
+    from controlplane.fleet.services import deployment_create
+    from tests.controlplane.inference.live import LiveGateway, StubThread
+    from workers.spec import EngineSettings
+
+    store = home().models / "tiny-model"
+    shutil.copytree(tiny_folder, store, dirs_exist_ok=True)
+    with django_db_blocker.unblock(), tempfile.TemporaryDirectory(prefix="gw-") as folder:
+        tenant = tenant_create(actor=SYSTEM, slug="live", name="Live")
+        key, raw = key_create(actor=SYSTEM, tenant=tenant, name="live", scopes=[Scope.INFERENCE])
+        other, listing = key_create(actor=SYSTEM, tenant=tenant, name="models only", scopes=[Scope.MODELS])
+        cookies = {}
+        for role in (AccountRole.OPERATOR, AccountRole.VIEWER):
+            user, _ = user_create(actor=SYSTEM, username=f"live-{role}")
+            membership_grant(actor=SYSTEM, user=user, role=role, tenant=tenant)
+            browser = Client()
+            browser.force_login(user)
+            cookies[role.value] = browser.cookies["sessionid"].value
+        deployment = deployment_create(
+            actor=SYSTEM,
+            name="tiny",
+            model="tiny-model",
+            prefill_replicas=1,
+            decode_replicas=1,
+            engine=EngineSettings(),
+            aliases=["small"],
+        )
+        assert deployment.revision is not None
+        stubs = StubThread(Path(folder), revision=deployment.revision.hash, valkey_url=services["REDIS_URL"])
+        for role in (Role.PREFILL, Role.DECODE):
+            stubs.add(role)
+        database = str(connection.settings_dict["NAME"])
+        log = tmp_path_factory.mktemp("gateway") / "log"
+        gateway = LiveGateway(key=raw, models_key=listing, sessions=cookies, stubs=stubs, database=database, log=log)
+        try:
+            gateway.wait_ready()
+            yield gateway
+        finally:
+            gateway.stop()
+            stubs.stop()
+            Deployment.objects.filter(name="tiny").delete()  # no agent will ever say that its workers are gone
+            key.delete()
+            other.delete()
+            User.objects.filter(username__startswith="live-").delete()
+            tenant.delete()
+            shutil.rmtree(store)

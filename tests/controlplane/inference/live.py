@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -30,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[3]
 class StubThread:
     """Stub workers on a loop of their own, announced in Valkey as real ones are."""
 
-    def __init__(self, folder: Path, *, revision: str, valkey_url: str) -> None:
-        self.cluster = StubCluster(folder, status_interval_s=0.5)
+    def __init__(self, folder: Path, *, revision: str, valkey_url: str, cluster: StubCluster | None = None) -> None:
+        self.cluster = cluster or StubCluster(folder, status_interval_s=0.5)
         self.cluster.revision = revision
         self._valkey = redis.Redis.from_url(valkey_url)
         self._loop = asyncio.new_event_loop()
@@ -53,9 +54,11 @@ class StubThread:
         return self.cluster.worker(f"tiny-{role}-0")
 
     def _announce(self) -> None:
-        for worker in self.cluster.workers.values():
-            self._valkey.set(lease_key(worker.address.worker), msgspec.msgpack.encode(worker.lease), ex=LEASE_TTL_S)
-            self._valkey.zadd(LEASE_INDEX, {worker.address.worker: time.time()})
+        with contextlib.suppress(redis.RedisError):  # a test has taken it away
+            for worker in self.cluster.workers.values():
+                lease = msgspec.msgpack.encode(worker.lease)
+                self._valkey.set(lease_key(worker.address.worker), lease, ex=LEASE_TTL_S)
+                self._valkey.zadd(LEASE_INDEX, {worker.address.worker: time.time()})
         self._loop.call_later(0.5, self._announce)
 
     def stop(self) -> None:

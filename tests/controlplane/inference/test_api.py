@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,78 +14,15 @@ import openai
 import pytest
 
 from controlplane.config import home
-from tests.controlplane.inference.live import LiveGateway, StubThread, eventually
+from tests.controlplane.inference.live import LiveGateway, eventually
 from tests.controlplane.inference.stub_worker import Script
 from tests.reporting import Report
 from workers.protocol import ErrorCode, Finish, Prefill, Role
-from workers.spec import EngineSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db]
 """The server sees what the module's fixture committed; the tests write nothing."""
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Hello world"}]
-
-
-@pytest.fixture(scope="module")
-def live(
-    services: dict[str, str],
-    django_db_setup: None,
-    django_db_blocker: Any,
-    tiny_folder: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[LiveGateway]:
-    from django.db import connection
-    from django.test import Client
-
-    from controlplane.accounts.models import User
-    from controlplane.accounts.permissions import SYSTEM
-    from controlplane.accounts.roles import Role as AccountRole
-    from controlplane.accounts.roles import Scope
-    from controlplane.accounts.services import key_create, membership_grant, tenant_create, user_create
-    from controlplane.fleet.models import Deployment
-    from controlplane.fleet.services import deployment_create
-
-    store = home().models / "tiny-model"
-    shutil.copytree(tiny_folder, store, dirs_exist_ok=True)
-    with django_db_blocker.unblock(), tempfile.TemporaryDirectory(prefix="gw-") as folder:
-        tenant = tenant_create(actor=SYSTEM, slug="live", name="Live")
-        key, raw = key_create(actor=SYSTEM, tenant=tenant, name="live", scopes=[Scope.INFERENCE])
-        other, listing = key_create(actor=SYSTEM, tenant=tenant, name="models only", scopes=[Scope.MODELS])
-        cookies = {}
-        for role in (AccountRole.OPERATOR, AccountRole.VIEWER):
-            user, _ = user_create(actor=SYSTEM, username=f"live-{role}")
-            membership_grant(actor=SYSTEM, user=user, role=role, tenant=tenant)
-            browser = Client()
-            browser.force_login(user)
-            cookies[role.value] = browser.cookies["sessionid"].value
-        deployment = deployment_create(
-            actor=SYSTEM,
-            name="tiny",
-            model="tiny-model",
-            prefill_replicas=1,
-            decode_replicas=1,
-            engine=EngineSettings(),
-            aliases=["small"],
-        )
-        assert deployment.revision is not None
-        stubs = StubThread(Path(folder), revision=deployment.revision.hash, valkey_url=services["REDIS_URL"])
-        for role in (Role.PREFILL, Role.DECODE):
-            stubs.add(role)
-        database = str(connection.settings_dict["NAME"])
-        log = tmp_path_factory.mktemp("gateway") / "log"
-        gateway = LiveGateway(key=raw, models_key=listing, sessions=cookies, stubs=stubs, database=database, log=log)
-        try:
-            gateway.wait_ready()
-            yield gateway
-        finally:
-            gateway.stop()
-            stubs.stop()
-            Deployment.objects.filter(name="tiny").delete()  # no agent will ever say that its workers are gone
-            key.delete()
-            other.delete()
-            User.objects.filter(username__startswith="live-").delete()
-            tenant.delete()
-            shutil.rmtree(store)
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_what_the_dsml_grammar_allows_is_what_the_library_parses() -> None:
     converted = recipe.ChatCompletionRequest(body).convert(recipe.ConversionOptions(default_thinking_mode=False))
     generator = recipe.ChatCompletionRequest.chunk_generator(converted, "", "")
     processor = recipe.StreamProcessor(generator, converted.parsing_options)
-    block = f'\n\n<{MARK} calls>\n{dsml(("city", "true", "Paris"), ("days", "false", "3"))}</{MARK} calls>'
+    block = f"\n\n<{MARK} calls>\n{dsml(('city', 'true', 'Paris'), ('days', 'false', '3'))}</{MARK} calls>"
     chunks = processor.push(recipe.InferenceChunk.ready())
     chunks += processor.push(recipe.InferenceChunk.text(block, 1))
     chunks += processor.push(recipe.InferenceChunk.finish(recipe.InferenceFinishReason.Stop))
