@@ -1,4 +1,7 @@
-"""TCP with blocking sockets, for the threads that move blocks: every call has a deadline (monotonic seconds)."""
+"""TCP with blocking sockets, for the threads that move blocks: every call has a deadline (monotonic seconds).
+
+A call that makes progress is ended at its deadline, one that stands still at twice the time it had, at the latest.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +100,9 @@ def send(connection: socket.socket, buffers: Sequence[bytes | memoryview], until
     """Everything, without joining or copying it here. Raises TimeoutError at the deadline."""
     rest = [memoryview(buffer) for buffer in buffers]
     gather = not isinstance(connection, ssl.SSLSocket)  # records have no scatter/gather
+    connection.settimeout(left(until))  # once: it is a system call, and TLS moves 16 KiB at a time
     while rest:
-        connection.settimeout(left(until))
+        left(until)
         sent = connection.sendmsg(rest) if gather else connection.send(rest[0])
         while rest and sent >= len(rest[0]):
             sent -= len(rest.pop(0))
@@ -109,8 +113,9 @@ def send(connection: socket.socket, buffers: Sequence[bytes | memoryview], until
 def receive_into(connection: socket.socket, view: memoryview, until: float) -> None:
     """Fill `view`. Raises ConnectionError where the peer closes before, TimeoutError at the deadline."""
     got = 0
+    connection.settimeout(left(until))
     while got < len(view):
-        connection.settimeout(left(until))
+        left(until)
         count = connection.recv_into(view[got:])
         if not count:
             raise ConnectionResetError("the peer closed the connection")
