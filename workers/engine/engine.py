@@ -57,7 +57,9 @@ class Engine:
         self._pool = BlockPool(settings.pool_blocks, self.arena.bump, clock)
         self._store: StoreLink | None = None
         if store is not None:
-            self._store = StoreLink(store, self._pool, self.arena, fingerprint=identity.fingerprint())
+            self._store = StoreLink(
+                store, self._pool, self.arena, fingerprint=identity.fingerprint(), resume_from=model.resume_from
+            )
         self._scheduler = Scheduler(
             self._pool,
             block_tokens=self.block_tokens,
@@ -65,10 +67,13 @@ class Engine:
             max_running=settings.max_running,
             output_reserve=settings.output_reserve_tokens,
             resume_from=model.resume_from,
-            store=None if self._store is None else self._store.reads,
+            store=self._store,
         )
         self._seats = SeatMemory(self.layout, self._scheduler.seats.total)
-        self._forward = ForwardPasses(model, self.layout.views(self.arena.blocks, self._seats.rows))
+        views = self.layout.views(self.arena.blocks, self._seats.rows)
+        if self._store is not None:
+            self._store.open_windows(self.layout, views)
+        self._forward = ForwardPasses(model, views)
         self._suspension = Suspension(
             self._scheduler, self._pool, self.arena, self._seats, limit_bytes=settings.spool_mib * 2**20
         )
@@ -258,7 +263,7 @@ class Engine:
             if sequence not in spoilt:
                 publish(self._pool, sequence)
                 if self._store is not None:
-                    self._store.writes.progress(sequence)
+                    self._store.progress(sequence)
                 self._announce(sequence, out)
         for chunk, one in sampled:
             self._commit(chunk.sequence, one, out)

@@ -23,7 +23,7 @@ from itertools import islice
 from workers.engine.blocks import BlockPool
 from workers.engine.seats import SeatPool
 from workers.engine.sequence import Phase, Sequence
-from workers.engine.store_reads import StoreReads
+from workers.engine.store_link import StoreLink
 
 MAX_PREFILLS = 4
 PATIENCE = 64
@@ -57,7 +57,7 @@ class Scheduler:
         max_running: int,
         output_reserve: int,
         resume_from: Callable[[int, int], int] = lambda hit, prompt: hit,
-        store: StoreReads | None = None,
+        store: StoreLink | None = None,
     ) -> None:
         self.pool = pool
         self.block_tokens = block_tokens
@@ -185,7 +185,7 @@ class Scheduler:
             if more is None:
                 continue
             hit = (len(hits) + more) * self.block_tokens
-            left = sequence.prompt_tokens - self._resume_from(hit, sequence.prompt_tokens)
+            left = sequence.prompt_tokens - self._resume(sequence, hit)
             if not self._has_turn(left, asked if waits else 0):
                 continue
             if sequence.hold and waits:
@@ -220,11 +220,17 @@ class Scheduler:
             return None
         return self._store.found(sequence, len(hits))
 
+    def _resume(self, sequence: Sequence, hit: int) -> int:
+        """Where the prompt begins to run after a hit of `hit` tokens."""
+        if self._store is not None:
+            return self._store.resume(sequence, hit)
+        return self._resume_from(hit, sequence.prompt_tokens)
+
     def _start(self, sequence: Sequence, hit: int, result: Admission) -> None:
         self.waiting.remove(sequence)
         sequence.phase = Phase.PREFILL
         sequence.paged_from = hit
-        sequence.computed = sequence.rings_from = self._resume_from(hit, sequence.prompt_tokens)
+        sequence.computed = sequence.rings_from = self._resume(sequence, hit)
         self.prefilling.append(sequence)
         result.started.append(sequence)
 

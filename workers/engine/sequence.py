@@ -57,7 +57,9 @@ class Sequence:
     paged_from: int = 0
     """The hit, in tokens: paged rows below are exact, whoever computed them."""
     rings_from: int = 0
-    """Where it began to run: its rings and states know nothing of what is below."""
+    """Where it began to run, or the first row that was kept for it: rings and states know nothing of what is below."""
+    rings_exact_from: int = 0
+    """Ring rows of tokens from here on are what a cold run gives, in every layer: only such may be kept."""
     seat: int | None = None
     slots: list[int] = field(default_factory=list)
     reserved: int = 0

@@ -7,13 +7,15 @@ purge) is queued and taken up at the next step, which an idle engine makes four 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from workers.engine.arena import Arena
 from workers.engine.blocks import BlockPool
+from workers.engine.layout import CacheLayout, PoolViews
 from workers.engine.sequence import Phase, Sequence
 from workers.engine.store_reads import StoreReads
+from workers.engine.store_sidecars import Ring, StoreSidecars
 from workers.engine.store_writes import StoreWrites
 from workers.kvstore.policy import class_of
 from workers.kvstore.store import Store
@@ -22,19 +24,55 @@ COMPUTING: Final = frozenset({Phase.PREFILL, Phase.DECODE, Phase.HELD})
 
 
 class StoreLink:
-    def __init__(self, store: Store, pool: BlockPool, arena: Arena, *, fingerprint: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        pool: BlockPool,
+        arena: Arena,
+        *,
+        fingerprint: str,
+        resume_from: Callable[[int, int], int] = lambda hit, prompt: hit,
+    ) -> None:
         self.store = store
         self._pool = pool
+        self._resume_from = resume_from
+        self._sidecars: StoreSidecars | None = None
         self._fingerprint = fingerprint
         self.reads = StoreReads(store, arena, budget_bytes=store.settings.buffer_bytes)
         self.writes = StoreWrites(store, pool, arena, fingerprint=fingerprint)
         self._purges: deque[str] = deque()
         store.policy.watch_purges(self._purges.append)
 
+    def open_windows(self, layout: CacheLayout, views: PoolViews) -> None:
+        """For a model whose window rows can be kept."""
+        stored = layout.spec.stored_windows
+        if stored is not None:
+            ring = Ring(layout, views, stored)
+            self._sidecars = StoreSidecars(self.store, ring, stored.window, fingerprint=self._fingerprint)
+
     @property
     def pending(self) -> bool:
         """Whether a step has something to look at although nothing computes."""
-        return bool(self._purges) or self.reads.under_way or self.writes.to_unpin
+        looking = self.reads.under_way or (self._sidecars is not None and self._sidecars.under_way)
+        return looking or bool(self._purges) or self.writes.to_unpin
+
+    def ready(self, sequence: Sequence, pooled: int) -> bool:
+        """Whether it is here what the store adds to the first `pooled` blocks, and what makes their resume cheap."""
+        if not self.reads.ready(sequence, pooled):
+            return False
+        if self._sidecars is None:
+            return True
+        hit = (pooled + self.found(sequence, pooled)) * sequence.block_tokens
+        return self._sidecars.ready(sequence, hit, self._resume_from(hit, sequence.prompt_tokens))
+
+    def found(self, sequence: Sequence, pooled: int) -> int:
+        """Blocks that the store adds to the first `pooled`."""
+        return self.reads.found(sequence, pooled)
+
+    def resume(self, sequence: Sequence, hit: int) -> int:
+        """Where the prompt begins to run after a hit of `hit` tokens."""
+        start = self._resume_from(hit, sequence.prompt_tokens)
+        return start if self._sidecars is None else self._sidecars.resume(sequence, hit, start)
 
     def turn(self) -> None:
         """At the beginning of each step: what other threads said, and what expired meanwhile."""
@@ -48,6 +86,8 @@ class StoreLink:
         """`t:<salt id>`, `m:<fingerprint>` or `c:<claim>`."""
         kind, _, name = scope.partition(":")
         self.reads.drop_all()
+        if self._sidecars is not None:
+            self._sidecars.clear()
         if kind == "t":
             self._pool.purge_tenant(name)
         elif kind == "c":
@@ -63,16 +103,28 @@ class StoreLink:
             self.reads.copy(sequence, pooled, sequence.slots[pooled : pooled + found])
         self.reads.forget(sequence.request.request_id)
         self.writes.started(sequence, pooled + found, stored)
+        if self._sidecars is not None:
+            self._sidecars.install(sequence)
         return found
+
+    def progress(self, sequence: Sequence) -> None:
+        """Some of the input or the output was computed."""
+        if self.writes.progress(sequence) and self._sidecars is not None:
+            self._sidecars.keep(sequence)
 
     def taken_over(self, sequence: Sequence) -> None:
         """Another worker computed the prompt, and stores it."""
         sequence.stored = sequence.prompt_tokens // sequence.block_tokens
+        sequence.rings_exact_from = sequence.prompt_tokens  # how the other worker came by older rows is not known here
 
     def ended(self, sequence: Sequence) -> None:
         """The request is over, in whatever way; its blocks are still its own."""
-        if sequence.phase in COMPUTING:
+        if sequence.phase in COMPUTING and sequence.published:
             self.writes.hand_over(sequence)
+            if self._sidecars is not None and sequence.phase is Phase.DECODE:
+                self._sidecars.keep(sequence)
+        if self._sidecars is not None:
+            self._sidecars.forget(sequence.request.request_id)
         self.reads.forget(sequence.request.request_id)
         self.writes.forget(sequence.request.request_id)
 

@@ -65,11 +65,13 @@ class StoreWrites:
         if use is not None and hit > stored:  # the pool may know blocks that the store has lost
             self._uses[sequence.request.request_id] = use
 
-    def progress(self, sequence: Sequence) -> None:
-        """Some of the input or the output was computed."""
+    def progress(self, sequence: Sequence) -> bool:
+        """Some of the input or the output was computed. Whether a unit ends here, whose blocks are handed over."""
         complete = sequence.phase is Phase.PREFILL and sequence.left <= 0
         if complete or (sequence.published - sequence.stored) * sequence.block_tokens >= INTERVAL_TOKENS:
             self.hand_over(sequence)
+            return True
+        return False
 
     def hand_over(self, sequence: Sequence) -> None:
         """Write every full block that was not yet."""

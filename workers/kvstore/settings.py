@@ -25,6 +25,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     buffer_bytes: int = 256 * MIB
     """Read buffers kept for reuse."""
     header_cache_blocks: int = 200_000
+    sidecar_cache_bytes: int = 256 * MIB
+    """Sidecars that an engine keeps in memory, for hits in its own pool."""
     write_queue_bytes: int = 512 * MIB
     write_queue: int = 4096
     write_deadline_s: float = 30.0

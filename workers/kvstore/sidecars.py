@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from workers.identity import BlockHash
 from workers.kvstore.clock import Clock
@@ -16,6 +17,7 @@ from workers.kvstore.health import Health
 from workers.kvstore.index import Index, IndexUnavailable, Lookup
 from workers.kvstore.policy import PolicyError, sidecar_claim
 from workers.kvstore.policy_feed import PolicyFeed
+from workers.kvstore.pool import BoundedPool, PoolFull
 from workers.kvstore.reading import Segment
 from workers.kvstore.reads import Reads
 from workers.kvstore.settings import StoreSettings
@@ -36,6 +38,7 @@ class Sidecars:
     ) -> None:
         self._settings, self._clock, self._index, self._policy = settings, clock, index, policy
         self._health, self._reads, self._writer, self._foreign = health, reads, writer, foreign
+        self._threads = BoundedPool("sidecar", threads=2, bound=settings.read_queue)
 
     def put(
         self,
@@ -68,6 +71,32 @@ class Sidecars:
             )
         )
 
+    def fetch(
+        self,
+        chain: Sequence[BlockHash],
+        positions: Sequence[int],
+        kind: str,
+        *,
+        retention_class: str,
+        choose: Callable[[set[int]], Sequence[int]],
+    ) -> Future[dict[int, bytes]]:
+        """`get` in the background, without a wait for room in the queue (then the answer is empty)."""
+        blocks = list(chain)
+
+        def read() -> dict[int, bytes]:
+            return self.get(blocks, positions, kind, retention_class=retention_class, choose=choose)
+
+        try:
+            return self._threads.submit(read, deadline=time.monotonic() + self._settings.read_deadline_s)
+        except PoolFull:
+            self._health.count("reads_dropped_queue")
+            nothing: Future[dict[int, bytes]] = Future()
+            nothing.set_result({})
+            return nothing
+
+    def close(self, timeout_s: float) -> None:
+        self._threads.close(timeout_s)
+
     def get(
         self,
         chain: Sequence[BlockHash],
@@ -75,9 +104,11 @@ class Sidecars:
         kind: str,
         *,
         retention_class: str,
+        choose: Callable[[set[int]], Sequence[int]] | None = None,
         deadline_s: float | None = None,
     ) -> dict[int, bytes]:
-        """Verified sidecars of the blocks at `positions`; what is missing is left out. Counts as their use."""
+        """Verified sidecars of the blocks at `positions`; what is missing is left out. Counts as their use. `choose`
+        says which of those that are there are to be read; without it all are."""
         names = [sidecar_hash(chain[position], kind) for position in positions]
         try:
             lookup = self._index.locate(short_names(names))
@@ -91,6 +122,9 @@ class Sidecars:
         for number, run in enumerate(lookup.runs):
             if run.count and policy.live(run.claims, now):
                 wanted.append(Segment(run.extent, run.offset, 1, number))
+        if choose is not None:
+            chosen = set(choose({positions[segment.position] for segment in wanted}))
+            wanted = [segment for segment in wanted if positions[segment.position] in chosen]
         futures = self._reads.submit(wanted, names)
         deadline = time.monotonic() + (self._settings.read_deadline_s if deadline_s is None else deadline_s)
         out: dict[int, bytes] = {}

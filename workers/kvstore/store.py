@@ -119,7 +119,7 @@ class Store:
         """Write what is queued, within `timeout_s`, and end all threads."""
         self._writer.close(timeout_s)
         self.maintenance.stop()
-        for pool in (self._uses, self._lookups, self._reads):
+        for pool in (self._uses, self._lookups, self.sidecars, self._reads):
             pool.close(timeout_s)
         self.index.close()
 

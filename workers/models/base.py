@@ -64,6 +64,18 @@ class StateSection:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredWindows:
+    """Rows of window group `group` that make a resume cheap when they were kept: with those of the `window - 1`
+    positions before s, a prompt may run from any s up to its hit that leaves its last `window` tokens to run, and
+    gives what a cold run gives. The ring holds at least three windows, so that at the end of a unit the last two whole
+    blocks can be copied out of it.
+    """
+
+    group: str
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
 class CacheSpec:
     """Everything a model keeps between steps. `layout_version` is part of block identity: raise it with the layout."""
 
@@ -72,6 +84,7 @@ class CacheSpec:
     paged: tuple[PagedGroup, ...]
     windows: tuple[WindowGroup, ...] = ()
     states: tuple[StateSection, ...] = ()
+    stored_windows: StoredWindows | None = None
 
     def __post_init__(self) -> None:
         for group in self.paged:

@@ -11,7 +11,7 @@ import torch
 
 from kernels.quantization import Places, Rows
 from workers.models.base import PagedGroup, Plane, Segment
-from workers.models.deepseek_v41.cache_spec import build_cache_spec
+from workers.models.deepseek_v41.cache_spec import build_cache_spec, ring_rows
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.errors import CacheError
 from workers.models.deepseek_v41.formats import CacheFormats
@@ -99,7 +99,8 @@ class SequenceCache:
         self.config, self.formats, self.dtype = config, formats, dtype
         self.length = self.paged_tokens = self.begin = self.end = 0
         self.ids = torch.empty(0, dtype=torch.int64)
-        self.capacity = config.sliding_window + config.dspark_block_size
+        self.capacity = ring_rows(config, encoder=False)
+        """Positions that every ring holds; those of the encoder hold more."""
         self._pool = _Pool(config, formats, dtype)
         self.layers = LayerCaches(config, formats, self._pool)
 
@@ -155,7 +156,7 @@ class SequenceCache:
         for layer, rows in (windows or {}).items():
             self.begin = start - len(rows)
             ring = self.layers.window(layer)
-            place = torch.arange(self.begin, start) % self.capacity
+            place = torch.arange(self.begin, start) % self._ring_rows(layer)
             ring.put(Places(torch.zeros_like(place), place), rows)
 
     def prefix(self, tokens: int, ids: torch.Tensor) -> SequenceCache:
@@ -181,8 +182,15 @@ class SequenceCache:
         """Copies of the window rows of positions [first, last): what a sidecar stores."""
         if first < last and not self.begin <= first <= last <= self.end:
             raise CacheError(f"window rows [{first}, {last}) are not held; the rings have [{self.begin}, {self.end})")
-        place = torch.arange(first, last) % self.capacity
-        return {layer: self.layers.window(layer).at(Places(torch.zeros_like(place), place)) for layer in layers}
+        positions = torch.arange(first, last)
+        places = {layer: positions % self._ring_rows(layer) for layer in layers}
+        return {
+            layer: self.layers.window(layer).at(Places(torch.zeros_like(place), place))
+            for layer, place in places.items()
+        }
+
+    def _ring_rows(self, layer: int) -> int:
+        return ring_rows(self.config, encoder=layer <= self.config.cut)
 
     @property
     def latents(self) -> dict[int, Paged]:

@@ -9,7 +9,7 @@ segment of a batch.
 import torch
 
 from kernels.quantization import RowFormat
-from workers.models.base import CacheSpec, PagedGroup, Plane, StateSection, WindowGroup
+from workers.models.base import CacheSpec, PagedGroup, Plane, StateSection, StoredWindows, WindowGroup
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.formats import CacheFormats
 
@@ -51,7 +51,16 @@ def build_cache_spec(config: DeepseekV41Config, formats: CacheFormats, dtype: to
         PagedGroup(sources_group(ratio), tuple(layers), ratio, latent + index_key)
         for ratio, layers in sorted(by_ratio.items(), reverse=True)
     )
-    return CacheSpec(LAYOUT_VERSION, c.sliding_window, paged, _windows(c, formats, dtype), _states(c, by_ratio, dtype))
+    windows, states = _windows(c, formats, dtype), _states(c, by_ratio, dtype)
+    stored = StoredWindows(ENCODER_WINDOW, c.sliding_window)
+    return CacheSpec(LAYOUT_VERSION, c.sliding_window, paged, windows, states, stored)
+
+
+def ring_rows(config: DeepseekV41Config, *, encoder: bool) -> int:
+    """Rows of a ring: the window and a draft, for the encoder's three windows, so that where a unit ends its last two
+    blocks can be kept (sidecars)."""
+    windows = 3 if encoder else 1
+    return windows * config.sliding_window + config.dspark_block_size
 
 
 def _windows(c: DeepseekV41Config, formats: CacheFormats, dtype: torch.dtype) -> tuple[WindowGroup, ...]:
@@ -61,8 +70,11 @@ def _windows(c: DeepseekV41Config, formats: CacheFormats, dtype: torch.dtype) ->
         DECODER_WINDOW: range(c.cut + 1, c.num_hidden_layers),
         DRAFT_WINDOW: range(c.num_nextn_predict_layers),
     }
-    rows = c.sliding_window + c.dspark_block_size
-    return tuple(WindowGroup(name, tuple(layers), rows, row) for name, layers in groups.items() if layers)
+    return tuple(
+        WindowGroup(name, tuple(layers), ring_rows(c, encoder=name == ENCODER_WINDOW), row)
+        for name, layers in groups.items()
+        if layers
+    )
 
 
 def _states(c: DeepseekV41Config, by_ratio: dict[int, list[int]], dtype: torch.dtype) -> tuple[StateSection, ...]:

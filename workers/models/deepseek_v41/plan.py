@@ -6,11 +6,12 @@ after it on the rows that are kept (`late`): the tail of each prompt and everyth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from workers.models.base import Batch, Segment
+from workers.models.deepseek_v41.cache_spec import ring_rows
 from workers.models.deepseek_v41.config import IMAGE_ID_COUNT, DeepseekV41Config
 from workers.models.deepseek_v41.errors import InputError
 from workers.models.deepseek_v41.groups import ClosingGroups, VisibleGroups, plan_closing
@@ -63,10 +64,11 @@ class Planner:
     def plan(self, batch: Batch, trim: Trim) -> StepPlan:
         runs = all_runs(batch)
         tables = self._tables(batch.segments)
-        early = late = self._rows(Runs.of(runs), batch.tokens, batch.positions, tables, tails=False)
+        early = self._rows(Runs.of(runs), batch.tokens, batch.positions, tables, encoder=True)
+        late = replace(early, window=self._windows(early.runs, batch.positions, encoder=False, tails=False))
         kept = None
         if trim is Trim.MASK:
-            late = self._rows(Runs.of(runs), batch.tokens, batch.positions, tables, tails=True)
+            late = self._rows(Runs.of(runs), batch.tokens, batch.positions, tables, encoder=False)
         elif trim is Trim.COMPACT:
             dropped = [self._dropped(run) for run in runs]
             if any(dropped):
@@ -75,7 +77,7 @@ class Planner:
             if kept is not None or any(self.window < run.segment.prompt > run.first for run in runs):
                 tokens = batch.tokens if kept is None else batch.tokens[kept]
                 positions = batch.positions if kept is None else batch.positions[kept]
-                late = self._rows(Runs.of(runs), tokens, positions, tables, tails=True)
+                late = self._rows(Runs.of(runs), tokens, positions, tables, encoder=False)
         return StepPlan(
             early=early,
             late=late,
@@ -95,18 +97,22 @@ class Planner:
         rows = [[*s.slots[:count], *[0] * (most - count)] for s, count in zip(segments, needed, strict=True)]
         return torch.tensor(rows, dtype=torch.int64).view(len(segments), most)
 
-    def _rows(
-        self, runs: Runs, tokens: torch.Tensor, positions: torch.Tensor, tables: torch.Tensor, *, tails: bool
-    ) -> RowSet:
-        c = self.config
-        window = plan_windows(
+    def _windows(self, runs: Runs, positions: torch.Tensor, *, encoder: bool, tails: bool) -> WindowPlan:
+        return plan_windows(
             runs,
             positions,
             window=self.window,
-            ring_rows=c.sliding_window + c.dspark_block_size,
+            ring_rows=ring_rows(self.config, encoder=encoder),
             dtype=self.wide,
             tails=tails,
         )
+
+    def _rows(
+        self, runs: Runs, tokens: torch.Tensor, positions: torch.Tensor, tables: torch.Tensor, *, encoder: bool
+    ) -> RowSet:
+        """`encoder`: rows of layers up to `cut`; else those that may be a prompt's tail."""
+        c = self.config
+        window = self._windows(runs, positions, encoder=encoder, tails=not encoder)
         own_tables = tables if len(runs) == len(tables) else tables[runs.number]
         groups = {
             ratio: VisibleGroups(

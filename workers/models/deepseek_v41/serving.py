@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workers.models.base import Batch, CacheSpec, CacheViews, ModelOutput
@@ -47,7 +47,9 @@ class ServedDeepseekV41:
         self._caches: LayerCaches | None = None
 
     def cache_spec(self) -> CacheSpec:
-        return self.model.cache_spec(self.cache_formats)
+        spec = self.model.cache_spec(self.cache_formats)
+        # Layers after the last KV source need windows that nobody keeps, where their rows are not trimmed to the tail.
+        return replace(spec, stored_windows=None) if self.trim is Trim.OFF else spec
 
     def resume_from(self, hit: int, prompt: int) -> int:
         """By recompute: no window rows of the hit are at hand. See `replay` for the rule, and for stored rows."""

@@ -78,7 +78,8 @@ def test_window_bytes_at_official_sizes() -> None:
     assert row["encoder_window"] + row["decoder_window"] == 40 * 528
     assert row["encoder_window"] == 21 * 528
     assert row["draft_window"] == 1584
-    assert {group.rows for group in spec.windows} == {133}
+    rows = {group.name: group.rows for group in spec.windows}
+    assert rows == {"encoder_window": 389, "decoder_window": 133, "draft_window": 133}
     assert spec.block_tokens == 128
 
 
@@ -106,8 +107,10 @@ def test_spec_fits_the_cache(model: DeepseekV41) -> None:
             stores = (cache.latents[group.layers[0]], cache.index_keys[group.layers[0]])
             planes = [plane for store in stores for plane in store.view(1).planes()]
             assert [(p.dtype, p.shape) for p in group.planes] == [(p.dtype, tuple(p.shape[1:])) for p in planes]
-        for group in spec.windows:
-            assert group.rows == cache.windows[0].capacity
+        first = {"encoder_window": cache.windows[0], "decoder_window": cache.windows[-1]}
+        rings = first | {"draft_window": cache.draft_windows[0]}
+        assert {group.name: group.rows for group in spec.windows} == {n: r.capacity for n, r in rings.items()}
+        assert spec.stored_windows is not None
 
 
 def test_nano(tmp_path: Path) -> None:

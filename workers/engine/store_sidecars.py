@@ -1,0 +1,256 @@
+"""Sidecars: the window rows of a block, kept where a unit ends, so that a hit there is cheap (design, exact resume).
+
+A hit gives paged rows, but not what the windows of the first rows after it must see. Where the rows of the window - 1
+positions before some position s were kept, a prompt runs from s; else the model says from where it must run to make
+them again. Both give what a cold run gives; sidecars only save computing. They are kept in memory for hits in the pool
+and written to the KV store, whose policy says which of them live.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from workers.engine.layout import CacheLayout, PoolViews
+from workers.engine.sequence import Phase, Sequence
+from workers.identity import BlockHash
+from workers.kvstore.policy import sidecar_claim
+from workers.kvstore.store import Store
+from workers.models.base import StoredWindows
+from workers.protocol import RequestId
+
+UNIT_BLOCKS: Final = 2
+"""Sidecars of a unit's last blocks: wherever the next prompt begins to run, they cover the positions before it."""
+
+
+class Ring:
+    """Copies rows of one window group between seats and sidecars: a sidecar is layer after layer, plane after plane,
+    the rows of one block."""
+
+    def __init__(self, layout: CacheLayout, views: PoolViews, stored: StoredWindows) -> None:
+        group = next(group for group in layout.spec.windows if group.name == stored.group)
+        assert group.rows >= 3 * stored.window - 1
+        self.rows = group.rows
+        self.block_tokens = layout.block_tokens
+        self.kind = f"{group.name}.v{layout.spec.layout_version}"
+        self._views = [views.window(group.name, layer, p.name) for layer in group.layers for p in group.planes]
+        self.sidecar_bytes = sum(_row_bytes(view) for view in self._views) * self.block_tokens
+
+    def _places(self, block: int) -> torch.Tensor:
+        first = block * self.block_tokens
+        return torch.arange(first, first + self.block_tokens) % self.rows
+
+    def copy_out(self, seat: int, block: int) -> bytes:
+        places = self._places(block)
+        parts = [view[seat, places].contiguous().view(torch.uint8).numpy().tobytes() for view in self._views]
+        return b"".join(parts)
+
+    def copy_in(self, seat: int, block: int, data: bytes) -> None:
+        places, at = self._places(block), 0
+        for view in self._views:
+            size = _row_bytes(view) * self.block_tokens
+            rows = torch.frombuffer(bytearray(data[at : at + size]), dtype=torch.uint8).view(view.dtype)
+            view[seat, places] = rows.view(self.block_tokens, *view.shape[2:])
+            at += size
+
+
+def _row_bytes(view: torch.Tensor) -> int:
+    return view[0, 0].numel() * view.element_size()
+
+
+@dataclass(slots=True)
+class _Kept:
+    data: bytes
+    retention_class: str
+    last: float
+
+
+class Memory:
+    """Sidecars by block, the least recently used going first; they live as the policy says."""
+
+    def __init__(self, store: Store, bound: int) -> None:
+        self._store = store
+        self._bound = bound
+        self._kept: OrderedDict[BlockHash, _Kept] = OrderedDict()
+        self._bytes = 0
+
+    def put(self, block: BlockHash, data: bytes, retention_class: str) -> None:
+        if self._store.policy.current.ttl_us(sidecar_claim(retention_class, unit_end=True)) < 0:
+            return
+        self._drop(block)
+        self._kept[block] = _Kept(data, retention_class, time.monotonic())
+        self._bytes += len(data)
+        while self._bytes > self._bound:
+            self._drop(next(iter(self._kept)))
+
+    def get(self, block: BlockHash) -> bytes | None:
+        kept = self._kept.get(block)
+        if kept is None:
+            return None
+        now = time.monotonic()
+        life = self._store.policy.current.ttl_us(sidecar_claim(kept.retention_class, unit_end=True))
+        if (now - kept.last) * 1e6 > life:
+            self._drop(block)
+            return None
+        kept.last = now
+        self._kept.move_to_end(block)
+        return kept.data
+
+    def _drop(self, block: BlockHash) -> None:
+        kept = self._kept.pop(block, None)
+        if kept is not None:
+            self._bytes -= len(kept.data)
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
+
+
+@dataclass(slots=True)
+class _Search:
+    """Looking for the sidecars that a hit of `hit` tokens can use."""
+
+    hit: int
+    future: Future[dict[int, bytes]] | None
+    until: float
+    found: dict[int, bytes]
+
+
+class StoreSidecars:
+    """On the engine's thread."""
+
+    def __init__(self, store: Store, ring: Ring, window: int, *, fingerprint: str) -> None:
+        self._store, self._ring, self._window = store, ring, window
+        self._fingerprint = fingerprint
+        self.memory = Memory(store, store.settings.sidecar_cache_bytes)
+        self._searches: dict[RequestId, _Search] = {}
+        self.used = 0
+        """Requests that began from kept rows."""
+
+    @property
+    def under_way(self) -> bool:
+        return any(search.future is not None for search in self._searches.values())
+
+    def ready(self, sequence: Sequence, hit: int, recompute_from: int) -> bool:
+        """Whether it is known what is kept for a hit of `hit` tokens; begins to look where nobody did."""
+        if not hit or recompute_from >= hit:
+            return True
+        request_id = sequence.request.request_id
+        search = self._searches.get(request_id)
+        if search is None or search.hit != hit:
+            search = self._searches[request_id] = self._search(sequence, hit, recompute_from)
+        if search.future is None:
+            return True
+        if not search.future.done() and time.monotonic() < search.until:
+            return False
+        try:
+            search.found |= search.future.result(0)
+        except (TimeoutError, CancelledError):
+            search.future.cancel()
+        search.future = None
+        return True
+
+    def _search(self, sequence: Sequence, hit: int, recompute_from: int) -> _Search:
+        last = min(hit, sequence.prompt_tokens - self._window)
+        until = time.monotonic() + self._store.settings.read_deadline_s
+        if last <= 0:
+            return _Search(hit, None, until, {})
+        size = sequence.block_tokens
+        blocks = range(max(0, recompute_from - self._window) // size, (last - 1) // size + 1)
+        kept = {block: data for block in blocks if (data := self.memory.get(sequence.chain[block])) is not None}
+        here = self._start(sequence, hit, kept)
+        if here is not None and here == last:
+            return _Search(hit, None, until, kept)
+
+        def choose(there: set[int]) -> list[int]:
+            start = self._start(sequence, hit, there | kept.keys())
+            return [] if start is None else [block for block in self._needed(start) if block not in kept]
+
+        missing = [block for block in blocks if block not in kept]
+        future = self._store.sidecars.fetch(
+            sequence.chain[: blocks.stop],
+            missing,
+            self._ring.kind,
+            retention_class=sequence.scope.retention_class,
+            choose=choose,
+        )
+        return _Search(hit, future, until, kept)
+
+    def _needed(self, start: int) -> range:
+        """The blocks that hold the window - 1 positions before `start`."""
+        size = self._ring.block_tokens
+        return range(max(0, start - self._window + 1) // size, (start - 1) // size + 1)
+
+    def _start(self, sequence: Sequence, hit: int, there: Collection[int]) -> int | None:
+        """The last position that a prompt can begin from with the sidecars of these blocks."""
+        size = self._ring.block_tokens
+        last = min(hit, sequence.prompt_tokens - self._window)
+        for start in (last, *range((last - 1) // size * size, 0, -size)):
+            if start > 0 and all(block in there for block in self._needed(start)):
+                return start
+            if there and start // size < min(there):
+                break
+        return None
+
+    def resume(self, sequence: Sequence, hit: int, recompute_from: int) -> int:
+        """Where the prompt begins to run: where kept rows allow, if that is later than by recompute."""
+        search = self._searches.get(sequence.request.request_id)
+        if search is None or search.hit != hit:
+            return recompute_from
+        start = self._start(sequence, hit, search.found)
+        return recompute_from if start is None else max(start, recompute_from)
+
+    def install(self, sequence: Sequence) -> None:
+        """The request starts, its seat cleared: put the rows that it begins from into its ring."""
+        search = self._searches.pop(sequence.request.request_id, None)
+        exact = sequence.computed == 0
+        if search is not None and self._start(sequence, search.hit, search.found) == sequence.computed:
+            assert sequence.seat is not None
+            blocks = self._needed(sequence.computed)
+            for block in blocks:
+                self._ring.copy_in(sequence.seat, block, search.found[block])
+                self.memory.put(sequence.chain[block], search.found[block], sequence.scope.retention_class)
+            sequence.rings_from = blocks.start * sequence.block_tokens
+            sequence.rings_exact_from = sequence.rings_from
+            self.used += 1
+        elif not exact:  # rows that ran again are exact in every window from the hit's end on
+            sequence.rings_exact_from = sequence.paged_from
+
+    def keep(self, sequence: Sequence, *, unit_end: bool = True) -> None:
+        """A unit ends with the last full block that the request computed: keep what its ring holds of it."""
+        if sequence.seat is None or sequence.phase not in (Phase.PREFILL, Phase.DECODE):
+            return
+        size = sequence.block_tokens
+        end = sequence.computed // size
+        oldest = max(sequence.rings_exact_from, sequence.computed - self._ring.rows)
+        for block in range(max(0, end - UNIT_BLOCKS), end):
+            if block * size < oldest or self.memory.get(sequence.chain[block]) is not None:
+                continue
+            data = self._ring.copy_out(sequence.seat, block)
+            self.memory.put(sequence.chain[block], data, sequence.scope.retention_class)
+            self._store.sidecars.put(
+                sequence.chain[: block + 1],
+                self._ring.kind,
+                data,
+                unit_end=unit_end,
+                salt=sequence.request.salt,
+                fingerprint=self._fingerprint,
+                retention_class=sequence.scope.retention_class,
+            )
+
+    def forget(self, request_id: RequestId) -> None:
+        search = self._searches.pop(request_id, None)
+        if search is not None and search.future is not None:
+            search.future.cancel()
+
+    def clear(self) -> None:
+        """What was kept may not be used any more (a purge)."""
+        self.memory.clear()
+        for request_id in list(self._searches):
+            self.forget(request_id)
