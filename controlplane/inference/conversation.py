@@ -21,6 +21,7 @@ from controlplane.inference.grammars import (
     Dsml,
     Hermes,
     Tool,
+    answer_of,
     assemble,
     json_answer,
     regex_answer,
@@ -164,22 +165,20 @@ class ChatModel:
 
     def _grammar(self, call: Call, converted: recipe.ConversationRequest, tools: Sequence[Tool]) -> str:
         conversation = converted.conversation
-        if call.answer_schema is not None and conversation.tool_choice == "required":
-            raise invalid("A format for the answer and a required tool call exclude each other.", param="tool_choice")
         body = self._answer_body(call, converted, tools)
         if not body:
             return ""
         thinking = self.thinks and conversation.thinking_mode
-        return assemble(body, after=recipe.SpecialToken.ThinkingEnd.default_str() if thinking else None)
+        after = recipe.SpecialToken.ThinkingEnd.default_str() if thinking else None
+        return assemble(body, after=after, control=self.tokenizer.control)
 
     def _answer_body(self, call: Call, converted: recipe.ConversationRequest, tools: Sequence[Tool]) -> str:
         conversation = converted.conversation
         param = _FORMAT_NAME[call.protocol]
         if tools:
-            if call.answer_schema is not None:
-                raise invalid("A format for the answer together with tools is not supported.", param=param)
+            answer = "" if call.answer_schema is None else answer_of(call.answer_schema, param=param)
             required = conversation.tool_choice == "required"
-            return self._dialect.calls(tools, required=required, parallel=call.parallel_tools)
+            return self._dialect.calls(tools, required=required, parallel=call.parallel_tools, answer=answer)
         if call.answer_schema is not None:
             return json_answer(call.answer_schema, param=param)
         match conversation.response_format:
@@ -194,7 +193,7 @@ class ChatModel:
 
     @property
     def _dialect(self) -> Dialect:
-        return Dsml(recipe.SpecialToken.Dsml.default_str()) if self.thinks else Hermes()
+        return Dsml(recipe.SpecialToken.Dsml.default_str()) if self.thinks else Hermes(self.tokenizer.control)
 
     @staticmethod
     def _max_tokens(call: Call, converted: recipe.ConversationRequest, prompt: int, context_limit: int) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import llguidance
 
 from controlplane.inference.errors import ApiError, invalid
+from controlplane.inference.tool_text import CLOSE, OPEN
 from workers.constraints import LIMITS, MAX_GRAMMAR_BYTES
 
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -33,8 +35,10 @@ class Tool:
 
 
 class Dialect(Protocol):
-    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-        """Rules of a Lark grammar, `body` first: free text, then calls; only calls where `required`."""
+    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool, answer: str = "") -> str:
+        """Rules of a Lark grammar, `body` first: free text, then calls; only calls where `required`; calls or an
+        `answer` (a Lark expression) where one is given.
+        """
 
 
 def text_of(value: str) -> str:
@@ -48,18 +52,37 @@ def schema_of(schema: Any) -> str:
     return f"%json {json.dumps(guided, ensure_ascii=False)}"
 
 
+def mark_of(spelling: str, control: Mapping[str, int]) -> str:
+    """A Lark expression for a mark: the token of this spelling where the vocabulary has one, else the text.
+
+    `llguidance` never lets text match an added token that is spelled `<...>`.
+    """
+    token = control.get(spelling)
+    return text_of(spelling) if token is None else f"<[{token}]>"
+
+
+def text_before(name: str, spelling: str, control: Mapping[str, int]) -> str:
+    """A rule for free text up to and with a mark."""
+    lazy = "" if spelling in control else "[lazy]"
+    return f"{name}{lazy}: TEXT {mark_of(spelling, control)}"
+
+
 class Hermes:
     """`<tool_call>`, newline, `{"name": ..., "arguments": ...}`, newline, `</tool_call>`; one after another."""
 
-    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+    def __init__(self, control: Mapping[str, int]) -> None:
+        """`control`: the vocabulary's added tokens."""
+        self._control = control
+
+    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool, answer: str = "") -> str:
         more = " rest*" if parallel else ""
-        begin, end = text_of('\n{"name": '), text_of("}\n</tool_call>")
+        begin, end = text_of('\n{"name": '), text_of("}\n")
         rules = [
-            f"body: OPEN call{more}" if required else f"body: TEXT | head call{more}",
-            'OPEN: "<tool_call>"',
-            'head[lazy]: TEXT "<tool_call>"',
-            'rest: "\\n<tool_call>" call',
-            f"call: {begin} ({_alternatives(tools)}) {end}",
+            "body: " + _choice(required, answer, text=f"TEXT | head call{more}", calls=f"open call{more}"),
+            f"open: {mark_of(OPEN, self._control)}",
+            text_before("head", OPEN, self._control),
+            'rest: "\\n" open call',
+            f"call: {begin} ({_alternatives(tools)}) {end} {mark_of(CLOSE, self._control)}",
         ]
         for index, tool in enumerate(tools):
             begin = f'{json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
@@ -75,13 +98,14 @@ class Dsml:
         self._open = f"<{mark} "
         self._close = f"</{mark} "
 
-    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool, answer: str = "") -> str:
         """Where a call is required the prompt has opened the block already."""
         block_open, block_close = text_of(f"\n\n{self._open}calls>\n"), text_of(f"{self._close}calls>")
         invoke_close, value_close = text_of(f"{self._close}invoke>\n"), text_of(f"{self._close}parameter>\n")
-        invokes = "invoke+" if parallel else "invoke"
+        calls = f"invoke+ {block_close}" if parallel else f"invoke {block_close}"
+        opened = calls if required else f"{block_open} {calls}"
         rules = [
-            f"body: {invokes} {block_close}" if required else f"body: TEXT | head {invokes} {block_close}",
+            "body: " + _choice(required, answer, text=f"TEXT | head {calls}", calls=opened),
             f"head[lazy]: TEXT {block_open}",
             f"invoke: ({_alternatives(tools)}) {invoke_close}",
             f"value[lazy]: TEXT {value_close}",
@@ -121,6 +145,12 @@ class Dsml:
         begin = text_of(f'{self._open}parameter name="')
         as_text, as_json = text_of('" string="true">'), text_of('" string="false">')
         return [f'any_{index}: {begin} /[^"\\n<>]+/ ({as_text} value | {as_json} %json {{}} parameter_end)']
+
+
+def _choice(required: bool, answer: str, *, text: str, calls: str) -> str:
+    if required:
+        return calls
+    return f"{answer} | {calls}" if answer else text
 
 
 def _alternatives(tools: Sequence[Tool]) -> str:
@@ -208,10 +238,15 @@ def schema_error(param: str, path: str, reason: str) -> ApiError:
 
 def json_answer(schema: Any, *, param: str) -> str:
     """`body` of a grammar for an answer by `schema`. Raises ApiError (400) with the path of what cannot be compiled."""
+    return f"body: {answer_of(schema, param=param)}\n"
+
+
+def answer_of(schema: Any, *, param: str) -> str:
+    """A Lark expression for it."""
     found = schema_fault(schema)
     if found is not None:
         raise schema_error(param, *found)
-    return f"body: {schema_of(schema)}\n"
+    return schema_of(schema)
 
 
 def regex_answer(pattern: str, *, param: str) -> str:
@@ -222,11 +257,11 @@ def regex_answer(pattern: str, *, param: str) -> str:
     return f"body: /{llguidance.regex_to_lark(pattern)}/\n"
 
 
-def assemble(body: str, *, after: str | None = None) -> str:
+def assemble(body: str, *, after: str | None = None, control: Mapping[str, int] = MappingProxyType({})) -> str:
     """The whole grammar around `body`; `after`: the mark that ends free text before it (a model's reasoning)."""
     start = "start: body\n"
     if after is not None:
-        start = f"start: reasoning body\nreasoning[lazy]: TEXT {text_of(after)}\n"
+        start = f"start: reasoning body\n{text_before('reasoning', after, control)}\n"
     grammar = start + body + _TEXT
     fault = grammar_fault(grammar)
     if fault is not None:

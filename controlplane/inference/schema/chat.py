@@ -91,6 +91,7 @@ def parse_chat(body: bytes, *, max_choices: int) -> Call:
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         wants_thinking=_wants_thinking(chat),
         parallel_tools=chat.parallel_tool_calls is not False,
+        answer_schema=_answer_schema(chat),
     )
 
 
@@ -104,7 +105,9 @@ def _conversation(chat: ChatBody) -> dict[str, Any]:
     elif chat.tool_choice not in (None, "none", "auto"):
         raise invalid("`tool_choice` needs `tools`.", param="tool_choice")
     if chat.response_format is not None:
-        body["response_format"] = _response_format(chat.response_format)
+        wanted = _response_format(chat.response_format)
+        if not chat.tools:  # beside tools it is `_answer_schema`
+            body["response_format"] = wanted
     for name in ("thinking", "reasoning_effort"):
         if (value := getattr(chat, name)) is not None:
             body[name] = value
@@ -129,6 +132,16 @@ def _response_format(wanted: dict[str, Any]) -> dict[str, Any]:
         param="response_format.type",
         code="invalid_value",
     )
+
+
+def _answer_schema(chat: ChatBody) -> Any:
+    """The answer's schema beside tools, which the conversion does not take together."""
+    if not chat.tools or chat.response_format is None or chat.response_format.get("type") == "text":
+        return None
+    wanted = _response_format(chat.response_format).get("json_schema")
+    if wanted is None:
+        raise refuse("response_format", "of type regex together with tools is not supported")
+    return wanted.get("schema", {"type": "object"})
 
 
 def _wants_thinking(chat: ChatBody) -> bool | None:

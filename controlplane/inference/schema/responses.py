@@ -80,6 +80,7 @@ def parse_response(body: bytes) -> Call:
         logprobs=(asked.top_logprobs or 0) if wants_logprobs or asked.top_logprobs else None,
         wants_thinking=_wants_thinking(asked.reasoning),
         parallel_tools=asked.parallel_tool_calls is not False,
+        answer_schema=_wanted_format(asked).get("schema") if asked.tools else None,
         settings=_settings(asked),
     )
 
@@ -115,12 +116,26 @@ def _conversation(asked: ResponsesBody) -> dict[str, Any]:
         raise invalid("`tool_choice` needs `tools`.", param="tool_choice")
     if asked.reasoning and asked.reasoning.get("effort") is not None:
         body["reasoning"] = {"effort": asked.reasoning["effort"]}
-    wanted = (asked.text or {}).get("format")
-    if isinstance(wanted, dict) and wanted.get("type") == "json_object":
-        wanted = {"type": "json_schema", "name": "object", "schema": {"type": "object"}}
-    if wanted is not None:
+    wanted = _wanted_format(asked)
+    if wanted and not asked.tools:  # beside tools it is `answer_schema`: the conversion does not take both
         body["text"] = {"format": wanted}
     return body
+
+
+def _wanted_format(asked: ResponsesBody) -> dict[str, Any]:
+    """`json_object` is any object; empty for text."""
+    wanted = (asked.text or {}).get("format")
+    if wanted is None:
+        return {}
+    if not isinstance(wanted, dict) or wanted.get("type") not in ("text", "json_object", "json_schema"):
+        raise invalid(
+            "`text.format.type` must be text, json_object or json_schema.",
+            param="text.format.type",
+            code="invalid_value",
+        )
+    if wanted["type"] == "json_object":
+        return {"type": "json_schema", "name": "object", "schema": {"type": "object"}}
+    return {} if wanted["type"] == "text" else wanted
 
 
 def _item(index: int, item: Any) -> Any:

@@ -77,11 +77,11 @@ PARIS = {"city": "Paris", "days": 3}
     ],
 )
 def test_calls_of_chatml_models(vocabulary: llguidance.LLTokenizer, text: str, fine: bool) -> None:
-    assert follows(vocabulary, assemble(Hermes().calls(TOOLS, required=False, parallel=True)), text) is fine
+    assert follows(vocabulary, assemble(Hermes({}).calls(TOOLS, required=False, parallel=True)), text) is fine
 
 
 def test_a_required_call_is_the_whole_answer(vocabulary: llguidance.LLTokenizer) -> None:
-    grammar = assemble(Hermes().calls(TOOLS, required=True, parallel=False))
+    grammar = assemble(Hermes({}).calls(TOOLS, required=True, parallel=False))
     assert follows(vocabulary, grammar, hermes("now", {}))
     assert not follows(vocabulary, grammar, "No.")
     assert not follows(vocabulary, grammar, hermes("now", {}) + "\n" + hermes("now", {}))
@@ -152,9 +152,9 @@ def test_what_cannot_be_compiled_is_named_by_its_path(schema: Any, path: str) ->
 def test_strict_tools_are_refused_where_others_take_any_object(vocabulary: llguidance.LLTokenizer) -> None:
     odd = {"type": "object", "properties": {"a": {"not": {}}}}
     with pytest.raises(ApiError) as caught:
-        Hermes().calls([Tool("f", None, odd, strict=True)], required=True, parallel=True)
+        Hermes({}).calls([Tool("f", None, odd, strict=True)], required=True, parallel=True)
     assert caught.value.detail.param == "tools[0].parameters.properties.a"
-    grammar = assemble(Hermes().calls([Tool("f", None, odd, strict=False)], required=True, parallel=True))
+    grammar = assemble(Hermes({}).calls([Tool("f", None, odd, strict=False)], required=True, parallel=True))
     assert follows(vocabulary, grammar, hermes("f", {"b": 1}))
 
 
@@ -173,6 +173,6 @@ def test_a_regex_is_taken_with_its_slashes_and_refused_with_its_reason(vocabular
 
 def test_names_with_quotes_stay_inside_their_strings(vocabulary: llguidance.LLTokenizer) -> None:
     tool = Tool('odd"name\n', None, {"type": "object", "additionalProperties": False}, strict=False)
-    grammar = assemble(Hermes().calls([tool], required=True, parallel=True))
+    grammar = assemble(Hermes({}).calls([tool], required=True, parallel=True))
     spelled = '<tool_call>\n{"name": "odd\\"name\\n", "arguments": {}}\n</tool_call>'
     assert follows(vocabulary, grammar, spelled)
