@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from workers.identity import BlockHash
-from workers.kvstore.extent import ExtentError, ExtentId, Layout, checksum
+from workers.kvstore.extent import HASH_BYTES, ExtentError, ExtentId, Layout, checksum
 from workers.kvstore.files import Root, read_into
 from workers.kvstore.index import Location
 
@@ -24,6 +24,8 @@ PIECE_BYTES: Final = 512 * 1024
 """Read and check this much at a time: it is still in the processor's cache when it is checked."""
 SEGMENT_BLOCKS: Final = 64
 """Longer runs of one extent are read by several threads."""
+GROUP_BYTES: Final = 1 << 20
+"""Neighbouring segments that are smaller together are one piece of work: handing work over costs more than they do."""
 
 
 class BufferPool:
@@ -94,6 +96,20 @@ class Segment:
     position: int
 
 
+def groups_of(segments: Sequence[Segment], block_bytes: int) -> list[list[Segment]]:
+    """Neighbours together up to GROUP_BYTES, where a block has about `block_bytes`."""
+    groups: list[list[Segment]] = []
+    room = 0
+    for segment in segments:
+        size = segment.count * block_bytes
+        if size > room:
+            groups.append([])
+            room = GROUP_BYTES
+        groups[-1].append(segment)
+        room -= size
+    return groups
+
+
 @dataclass(slots=True)
 class SegmentData:
     """Verified blocks from the segment's start; fewer than asked for when something was wrong."""
@@ -153,6 +169,19 @@ class SegmentReader:
         self._root = root
         self._buffers = buffers
         self._headers = headers
+        self.block_bytes = GROUP_BYTES
+        """Of a block that was read lately: sizes the groups."""
+
+    def read_group(self, segments: Sequence[Segment], chain: Sequence[BlockHash]) -> list[SegmentData]:
+        """In order, up to the first that went wrong."""
+        read: list[SegmentData] = []
+        for segment in segments:
+            read.append(self.read(segment, chain))
+            if read[-1].error is not None:
+                break
+        if read[0].blocks:
+            self.block_bytes = len(read[0].blocks[0])
+        return read
 
     def read(self, segment: Segment, chain: Sequence[BlockHash]) -> SegmentData:
         try:
@@ -188,23 +217,44 @@ class SegmentReader:
                 while upto < end and layout.offsets[upto + 1] - layout.offsets[at] <= PIECE_BYTES:
                     upto += 1
                 read_into(descriptor, view[layout.offsets[at] - base : layout.offsets[upto] - base], layout.offsets[at])
-                for number in range(at, upto):
-                    block = view[layout.offsets[number] - base : layout.offsets[number + 1] - base]
-                    if layout.header.block_hash(number) != chain[segment.position + number - first]:
-                        raise ExtentError("identity", "another block than the index says")
-                    if checksum(block) != layout.header.checksums[number]:
-                        raise ExtentError("checksum", f"block {number} of {segment.extent.hex()} is damaged")
-                    blocks.append(block)
+                piece = [view[layout.offsets[n] - base : layout.offsets[n + 1] - base] for n in range(at, upto)]
+                where = segment.position + at - first
+                self._check(layout, at, piece, chain[where : where + len(piece)], blocks)
                 at = upto
         except (OSError, ExtentError) as problem:
             error = problem
         return SegmentData(blocks, buffer, error)
 
-    def discard(self, future: Future[SegmentData]) -> None:
-        """Take the buffer back when a read ends that nobody waits for any more."""
+    def _check(
+        self,
+        layout: Layout,
+        at: int,
+        piece: list[memoryview],
+        chain: Sequence[BlockHash],
+        blocks: list[memoryview],
+    ) -> None:
+        """Add the blocks from number `at` on to `blocks`, up to the first that is not what it should be."""
+        header, upto = layout.header, at + len(piece)
+        found = [checksum(block) for block in piece]
+        same = header.hashes[at * HASH_BYTES : upto * HASH_BYTES] == b"".join(chain)
+        if same and tuple(found) == header.checksums[at:upto]:
+            blocks += piece
+            return
+        for number, block in enumerate(piece):
+            if header.block_hash(at + number) != chain[number]:
+                raise ExtentError("identity", "another block than the index says")
+            if found[number] != header.checksums[at + number]:
+                raise ExtentError("checksum", f"block {at + number} of {header.extent_id.hex()} is damaged")
+            blocks.append(block)
+
+    def discard(self, future: Future[list[SegmentData]]) -> None:
+        """Take the buffers back when a read ends that nobody waits for any more."""
         if future.cancelled() or future.exception() is not None:
             return
-        data = future.result()
+        for data in future.result():
+            self.give_back(data)
+
+    def give_back(self, data: SegmentData) -> None:
         if data.buffer is not None:
             for block in data.blocks:
                 block.release()
@@ -213,8 +263,8 @@ class SegmentReader:
 
 def gather(
     start: int,
-    segments: Sequence[Segment],
-    futures: Sequence[Future[SegmentData]],
+    groups: Sequence[Sequence[Segment]],
+    futures: Sequence[Future[list[SegmentData]]],
     *,
     deadline: float,
     reader: SegmentReader,
@@ -223,26 +273,28 @@ def gather(
 ) -> RunData:
     """Join segments in order up to the first that fails or misses the deadline (monotonic); the rest is discarded."""
     run = RunData(start, _give=give)
-    for number, (segment, future) in enumerate(zip(segments, futures, strict=True)):
+    for number, (group, future) in enumerate(zip(groups, futures, strict=True)):
         try:
-            data = future.result(max(0.0, deadline - time.monotonic()))
+            read = future.result(max(0.0, deadline - time.monotonic()))
         except (TimeoutError, CancelledError):
             run.reason = "deadline"
-            failed(segment.extent, TimeoutError("the read passed its deadline"))
-            _abandon(futures[number:], reader)
+            failed(group[0].extent, TimeoutError("the read passed its deadline"))
+            abandon(futures[number:], reader)
             return run
-        run.blocks += data.blocks
-        if data.buffer is not None:
-            run._buffers.append(data.buffer)
-        if data.error is not None:
-            run.reason = data.error.reason if isinstance(data.error, ExtentError) else type(data.error).__name__
-            failed(segment.extent, data.error)
-            _abandon(futures[number + 1 :], reader)
-            return run
+        for segment, data in zip(group, read, strict=False):
+            run.blocks += data.blocks
+            if data.buffer is not None:
+                run._buffers.append(data.buffer)
+            if data.error is not None:
+                run.reason = data.error.reason if isinstance(data.error, ExtentError) else type(data.error).__name__
+                failed(segment.extent, data.error)
+                abandon(futures[number + 1 :], reader)
+                return run
     return run
 
 
-def _abandon(futures: Sequence[Future[SegmentData]], reader: SegmentReader) -> None:
+def abandon(futures: Sequence[Future[list[SegmentData]]], reader: SegmentReader) -> None:
+    """Nobody takes what these read: what has not begun never does, and memory comes back."""
     for future in futures:
         if not future.cancel():
             future.add_done_callback(reader.discard)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from workers.identity import BlockHash
@@ -22,7 +23,9 @@ from workers.kvstore.reading import (
     Segment,
     SegmentData,
     SegmentReader,
+    abandon,
     gather,
+    groups_of,
     segments_of,
 )
 from workers.kvstore.settings import StoreSettings
@@ -46,8 +49,8 @@ class Prefetch:
 
     def __init__(self, reads: Reads, chain: list[BlockHash], start: int, stop: int) -> None:
         self._reads, self._chain, self._start, self._stop = reads, chain, start, stop
-        self._segments: list[Segment] = []
-        self._futures: list[Future[SegmentData]] = []
+        self._groups: list[list[Segment]] = []
+        self._futures: list[Future[list[SegmentData]]] = []
         self._dropped = False
         self._lock = threading.Lock()
         self.hit: Future[Hit] = Future()
@@ -56,9 +59,8 @@ class Prefetch:
         """Start the reads of what was found, unless nobody waits for them any more."""
         with self._lock:
             if not self._dropped:
-                self._segments = segments_of(hit.runs, self._start, min(self._stop, hit.blocks))
-                self._futures = self._reads.submit(self._segments, self._chain)
-                self._segments = self._segments[: len(self._futures)]
+                segments = segments_of(hit.runs, self._start, min(self._stop, hit.blocks))
+                self._groups, self._futures = self._reads.submit(segments, self._chain)
         self.hit.set_result(hit)
 
     def done(self) -> bool:
@@ -72,9 +74,9 @@ class Prefetch:
         except (TimeoutError, CancelledError):
             self._reads.health.count("reads_deadline")
             return RunData(self._start, reason="deadline")
-        if not self._segments:
+        if not self._groups:
             return RunData(self._start, reason=hit.reason)
-        return self._reads.gather(self._start, self._segments, self._futures, deadline)
+        return self._reads.gather(self._start, self._groups, self._futures, deadline)
 
     def drop(self) -> None:
         """Nobody needs the bytes any more. Not after `take`, whose result is released instead."""
@@ -116,30 +118,34 @@ class Reads:
     def close(self, timeout_s: float) -> None:
         self._pool.close(timeout_s)
 
-    def submit(self, segments: Sequence[Segment], chain: list[BlockHash]) -> list[Future[SegmentData]]:
-        """Queue the reads; fewer futures than segments when the queue is at its bound."""
+    def submit(
+        self, segments: Sequence[Segment], chain: list[BlockHash]
+    ) -> tuple[list[list[Segment]], list[Future[list[SegmentData]]]]:
+        """Queue the reads, small ones together; fewer groups than there would be when the queue is at its bound."""
         deadline = time.monotonic() + self._deadline_s
-        futures: list[Future[SegmentData]] = []
-        for segment in segments:
+        groups = groups_of(segments, self._reader.block_bytes)
+        futures: list[Future[list[SegmentData]]] = []
+        for group in groups:
             try:
-                futures.append(self._pool.submit(lambda s=segment: self._reader.read(s, chain), deadline=deadline))  # type: ignore[misc]
+                futures.append(self._pool.submit(partial(self._reader.read_group, group, chain), deadline=deadline))
             except PoolFull:
                 self.health.count("reads_dropped_queue")
                 break
-        return futures
+        return groups[: len(futures)], futures
 
-    def abandon(self, futures: Sequence[Future[SegmentData]]) -> None:
-        """Nobody takes what these read: what has not begun never does, and memory comes back."""
-        for future in futures:
-            if not future.cancel():
-                future.add_done_callback(self._reader.discard)
+    def abandon(self, futures: Sequence[Future[list[SegmentData]]]) -> None:
+        abandon(futures, self._reader)
 
     def gather(
-        self, start: int, segments: Sequence[Segment], futures: Sequence[Future[SegmentData]], deadline: float
+        self,
+        start: int,
+        groups: Sequence[Sequence[Segment]],
+        futures: Sequence[Future[list[SegmentData]]],
+        deadline: float,
     ) -> RunData:
         run = gather(
             start,
-            segments,
+            groups,
             futures,
             deadline=deadline,
             reader=self._reader,

@@ -125,13 +125,13 @@ class Sidecars:
         if choose is not None:
             chosen = set(choose({positions[segment.position] for segment in wanted}))
             wanted = [segment for segment in wanted if positions[segment.position] in chosen]
-        futures = self._reads.submit(wanted, names)
+        groups, futures = self._reads.submit(wanted, names)
         deadline = time.monotonic() + (self._settings.read_deadline_s if deadline_s is None else deadline_s)
         out: dict[int, bytes] = {}
-        for segment, future in zip(wanted, futures, strict=False):
-            with self._reads.gather(segment.position, [segment], [future], deadline) as run_data:
-                if run_data.blocks:
-                    out[positions[segment.position]] = bytes(run_data.blocks[0])
+        for group, future in zip(groups, futures, strict=True):
+            with self._reads.gather(group[0].position, [group], [future], deadline) as run_data:
+                for segment, block in zip(group, run_data.blocks, strict=False):
+                    out[positions[segment.position]] = bytes(block)
                     used.append(segment.extent)
         try:
             self._index.touch_ids(used, sidecar_claim(retention_class, unit_end=True))
