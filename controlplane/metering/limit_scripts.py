@@ -80,7 +80,7 @@ end
 local function drop(money, id)
   local held = redis.call('HGET', money, 'r:' .. id)
   if held then
-    redis.call('HINCRBY', money, 'pending', '-' .. held)
+    if held ~= '0' then redis.call('HINCRBY', money, 'pending', '-' .. held) end
     redis.call('HDEL', money, 'r:' .. id)
   end
 end
