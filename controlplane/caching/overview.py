@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.utils import timezone
@@ -17,6 +17,8 @@ from controlplane.caching.errors import StoreUnavailable
 from controlplane.caching.identities import models_by_fingerprint, tenants_by_salt
 from controlplane.caching.store import Disk, disk, previewer, reachable
 from controlplane.telemetry import selectors as telemetry
+from controlplane.telemetry.models import COARSE_S
+from controlplane.telemetry.selectors import Resolution
 from workers.kvstore import statistics
 from workers.kvstore.policy import PIN, RetentionPolicy, claims_of_class
 from workers.kvstore.preview import AGES_S, HISTORY_DAYS, age_label, interval_bounds
@@ -58,6 +60,10 @@ class ClassUse:
     def hit_rate(self) -> float | None:
         """Of full blocks of prompts, over the last two weeks."""
         return self.hit_blocks / self.prompt_blocks if self.prompt_blocks else None
+
+    @property
+    def used_again(self) -> bool:
+        return any(bar.count for bar in self.reuse)
 
     @property
     def budget_share(self) -> float | None:
@@ -219,14 +225,21 @@ def _evictions(read: Statistics) -> list[Eviction]:
 
 # --- tokens -------------------------------------------------------------------------------------------------------
 
-WINDOWS: Final = (("Last hour", timedelta(hours=1), "10s"), ("Last 24 hours", timedelta(days=1), "5m"))
+COARSE: Final = timedelta(seconds=COARSE_S)
 _SPLITS_KEPT_S: Final = 5.0
 
 
 def splits(now: datetime | None = None) -> list[Split]:
     """Where prompt tokens came from, by window. Three queries."""
     at = now or timezone.now()
-    return [_split(label, telemetry.history(resolution, at - span, at)) for label, span, resolution in WINDOWS]
+    hour = telemetry.history(Resolution.FINE, at - timedelta(hours=1), at)
+    coarse = telemetry.history(Resolution.COARSE, at - timedelta(days=1), at)
+    # Coarse periods come when they are over: what is younger is read from the fine ones.
+    known = datetime.fromtimestamp(coarse[-1]["at"], UTC) + COARSE if coarse else at - timedelta(days=1)
+    return [
+        _split("Last hour", hour),
+        _split("Last 24 hours", [*coarse, *telemetry.history(Resolution.FINE, known, at)]),
+    ]
 
 
 def _split(label: str, frames: list[dict[str, Any]]) -> Split:

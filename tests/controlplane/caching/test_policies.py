@@ -137,10 +137,11 @@ def test_pins_are_added_moved_and_removed() -> None:
         services.pins_add(actor=actor, pins={"faq": "abc"}, reason="no hash")
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_change_is_published_when_it_is_committed() -> None:
+def test_a_change_is_published_when_it_is_committed(django_capture_on_commit_callbacks: Any) -> None:
     assert publish_current() is Published.CURRENT
-    row = factories.save(ttl_s=3600.0)
+    with django_capture_on_commit_callbacks(execute=True):
+        row = factories.save(ttl_s=3600.0)
+        assert published_version() == 1, "not before"
     assert published_version() == row.number
     feed = PolicyFeed(index())
     feed.refresh()
