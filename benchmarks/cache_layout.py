@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.harness import Benchmark, compare
-from kernels.attention import AttentionPlan, Span, attend, write
+from kernels.attention import AttentionPlan, PagedCache, Span, attend, write
 from workers.engine.layout import CacheLayout
 from workers.models.base import CacheSpec, PagedGroup, Plane
 
@@ -21,12 +21,15 @@ COLUMNS = ("operation", "requests", "context", "block-major ms", "per-layer ms",
 
 class BlockMajor:
     def __init__(self) -> None:
-        plane = Plane("kv", torch.float32, (2, KV_HEADS, CHANNELS), rows_axis=2)
-        layout = CacheLayout(CacheSpec(1, ROWS, (PagedGroup("kv", tuple(range(LAYERS)), 1, (plane,)),)))
+        shape = (KV_HEADS, CHANNELS)
+        planes = (Plane("k", torch.float32, shape, rows_axis=2), Plane("v", torch.float32, shape, rows_axis=1))
+        layout = CacheLayout(CacheSpec(1, ROWS, (PagedGroup("kv", tuple(range(LAYERS)), 1, planes),)))
         self.blocks = torch.zeros(SLOTS, layout.block_bytes, dtype=torch.uint8)
         self.blocks.view(torch.float32).normal_()
         views = layout.views(self.blocks)
-        self.layers = [views.paged("kv", layer, "kv") for layer in range(LAYERS)]
+        self.layers = [
+            PagedCache(views.paged("kv", layer, "k"), views.paged("kv", layer, "v")) for layer in range(LAYERS)
+        ]
         self.outside = torch.zeros(8, layout.block_bytes, dtype=torch.uint8)
 
     def export(self, slots: list[int]) -> None:
@@ -36,13 +39,17 @@ class BlockMajor:
 
 class PerLayer:
     def __init__(self) -> None:
-        self.layers = [torch.randn(SLOTS, 2, KV_HEADS, ROWS, CHANNELS) for _ in range(LAYERS)]
-        self.outside = torch.zeros(8, LAYERS, 2, KV_HEADS, ROWS, CHANNELS)
+        self.layers = [
+            PagedCache(torch.randn(SLOTS, KV_HEADS, CHANNELS, ROWS), torch.randn(SLOTS, KV_HEADS, ROWS, CHANNELS))
+            for _ in range(LAYERS)
+        ]
+        self.outside = torch.zeros(8, LAYERS, 2, KV_HEADS, ROWS * CHANNELS)
 
     def export(self, slots: list[int]) -> None:
         for place, slot in enumerate(slots):
-            for layer, tensor in enumerate(self.layers):
-                self.outside[place, layer].copy_(tensor[slot])
+            for layer, cache in enumerate(self.layers):
+                self.outside[place, layer, 0].copy_(cache.keys[slot].flatten(1))
+                self.outside[place, layer, 1].copy_(cache.values[slot].flatten(1))
 
 
 def make_plan(requests: int, context: int, rows: int) -> AttentionPlan:
@@ -88,11 +95,16 @@ def main() -> None:
 
     for requests, rows in ((1, 1), (32, 1), (1, 512)):
         plan = make_plan(requests, 0, rows)
-        values = torch.randn(requests * rows, 2, KV_HEADS, CHANNELS)
+        keys, values = torch.randn(2, requests * rows, KV_HEADS, CHANNELS)
 
-        def write_all(side: BlockMajor | PerLayer, values: torch.Tensor = values, plan: AttentionPlan = plan) -> None:
+        def write_all(
+            side: BlockMajor | PerLayer,
+            keys: torch.Tensor = keys,
+            values: torch.Tensor = values,
+            plan: AttentionPlan = plan,
+        ) -> None:
             for layer in side.layers:
-                write(values, layer, plan)
+                write(keys, values, layer, plan)
 
         add(f"write {rows}", requests, 0, [lambda s=side: write_all(s) for side in sides])
 

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import torch
 
+from kernels.attention.cache import PagedCache
 from kernels.attention.plan import AttentionPlan, Span
 
 QUERY_TILE = 16
 KEY_TILE = 128
 
 
-def attend(queries: torch.Tensor, cache: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
-    out = torch.empty_like(queries)
+def attend(queries: torch.Tensor, cache: PagedCache, plan: AttentionPlan) -> torch.Tensor:
+    out = torch.empty(queries.shape)
     for span in plan.spans:
         _attend_span(queries, cache, span, plan.block_rows, out)
     return out
 
 
-def _attend_span(queries: torch.Tensor, cache: torch.Tensor, span: Span, block_rows: int, out: torch.Tensor) -> None:
+def _attend_span(queries: torch.Tensor, cache: PagedCache, span: Span, block_rows: int, out: torch.Tensor) -> None:
     heads, channels = queries.shape[1:]
-    kv_heads = cache.shape[2]
+    kv_heads = cache.kv_heads
     group = heads // kv_heads
     keys, values = _gather(cache, span, block_rows)
     for tile in range(span.context // QUERY_TILE, (span.length - 1) // QUERY_TILE + 1):
@@ -40,14 +41,13 @@ def _attend_span(queries: torch.Tensor, cache: torch.Tensor, span: Span, block_r
         out[rows] = result.permute(2, 0, 1, 3)[inside].reshape(-1, heads, channels)
 
 
-def _gather(cache: torch.Tensor, span: Span, block_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _gather(cache: PagedCache, span: Span, block_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [kv_heads, length rounded up to KEY_TILE, c]; what lies past the length is zero."""
-    kv_heads, channels = cache.shape[2], cache.shape[4]
+    kv_heads, channels = cache.kv_heads, cache.channels
     padded = -(-span.length // KEY_TILE) * KEY_TILE
     used = torch.tensor(span.slots[: -(-span.length // block_rows)])
-    blocks = cache.index_select(0, used).float().permute(1, 2, 0, 3, 4).flatten(2, 3)
     joined = torch.zeros(2, kv_heads, padded, channels)
-    joined[:, :, : span.length] = blocks[:, :, : span.length]
+    joined[0, :, : span.length], joined[1, :, : span.length] = cache.gather(used, span.length)
     return joined[0], joined[1]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from kernels.attention.cache import PagedCache
 from kernels.attention.plan import AttentionPlan, ManyPlan, SinglePlan
 
 
-def attend(queries: torch.Tensor, cache: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
+def attend(queries: torch.Tensor, cache: PagedCache, plan: AttentionPlan) -> torch.Tensor:
     if plan.single is not None and not plan.many:
         return _attend_single(queries, cache, plan.single)
-    out = torch.empty_like(queries)
+    out = torch.empty(queries.shape)
     if plan.single is not None:
         out[plan.single.rows] = _attend_single(queries[plan.single.rows], cache, plan.single)
     for many in plan.many:
@@ -20,25 +21,25 @@ def attend(queries: torch.Tensor, cache: torch.Tensor, plan: AttentionPlan) -> t
     return out
 
 
-def _attend_single(queries: torch.Tensor, cache: torch.Tensor, plan: SinglePlan) -> torch.Tensor:
+def _attend_single(queries: torch.Tensor, cache: PagedCache, plan: SinglePlan) -> torch.Tensor:
     """queries [R, heads, c]. Reads exactly the live blocks; no padding to the longest request.
 
     Scores of a block are one small product per (block, key/value head); softmax runs over each request's blocks with a
     running maximum per request, and the blocks' weighted values are added up in block order.
     """
     requests, heads, channels = queries.shape
-    kv_heads, block_rows = cache.shape[2:4]
+    kv_heads, block_rows = cache.kv_heads, cache.rows
     group = heads // kv_heads
     count = plan.blocks.shape[0]
     # Past a request's end lies what an earlier owner of the block left there, NaN perhaps: neither a bias of -inf nor a
     # weight of zero takes that out of a product.
-    keys = cache[:, 0].index_select(0, plan.blocks).float().view(count * kv_heads, block_rows, channels)
-    values = cache[:, 1].index_select(0, plan.blocks).float()
+    keys = cache.keys.index_select(0, plan.blocks).float().view(count * kv_heads, channels, block_rows)
+    values = cache.values.index_select(0, plan.blocks).float()
     values[plan.last] = values[plan.last].masked_fill_(plan.unwritten[:, None, :, None], 0.0)
     values = values.view(count * kv_heads, block_rows, channels)
-    scaled = queries.view(requests, kv_heads, group * channels) * channels**-0.5
+    scaled = queries.reshape(requests, kv_heads, group * channels) * channels**-0.5
     per_block = scaled.index_select(0, plan.owners).view(count * kv_heads, group, channels)
-    scores = torch.bmm(per_block, keys.transpose(1, 2)).view(count, heads, block_rows)
+    scores = torch.bmm(per_block, keys).view(count, heads, block_rows)
     scores[plan.last] = scores[plan.last].masked_fill_(plan.unwritten[:, None], -torch.inf)
 
     owners = plan.owners[:, None].expand(count, heads)
@@ -50,14 +51,13 @@ def _attend_single(queries: torch.Tensor, cache: torch.Tensor, plan: SinglePlan)
     return out.view(requests, heads, channels).div_(totals[:, :, None])
 
 
-def _attend_many(queries: torch.Tensor, cache: torch.Tensor, plan: ManyPlan) -> torch.Tensor:
+def _attend_many(queries: torch.Tensor, cache: PagedCache, plan: ManyPlan) -> torch.Tensor:
     """queries [count, heads, c] of one request."""
-    blocks = cache.index_select(0, plan.blocks).float()
-    joined = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : plan.span.length]  # [2, kv_heads, length, c]
+    keys, values = cache.gather(plan.blocks, plan.span.length)
     out = F.scaled_dot_product_attention(
         queries.transpose(0, 1)[None],
-        joined[0][None],
-        joined[1][None],
+        keys[None],
+        values[None],
         attn_mask=plan.mask,
         is_causal=plan.mask is None,
         enable_gqa=True,

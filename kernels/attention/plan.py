@@ -1,8 +1,10 @@
-"""What attention needs to know of a step, worked out once and used by every layer."""
+"""What attention needs to know of a step, worked out once and used by every layer; each path's part when it is asked
+for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -49,35 +51,46 @@ class ManyPlan:
     mask: torch.Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    block_rows: int
-    spans: list[Span]
-    write_slots: torch.Tensor
-    write_rows: torch.Tensor
-    single: SinglePlan | None
-    many: list[ManyPlan]
-    invariant: bool
+    """`spans` in the order of their rows; `write_slots` and `write_rows` int64 [n] are where each row's key and value
+    go. With `invariant`, results are equal to the bit in any company.
+    """
 
-    @classmethod
-    def build(cls, spans: list[Span], block_rows: int, *, invariant: bool = False) -> AttentionPlan:
+    def __init__(self, spans: list[Span], block_rows: int, invariant: bool) -> None:
+        self.spans = spans
+        self.block_rows = block_rows
+        self.invariant = invariant
         slots: list[int] = []
         rows: list[int] = []
         for span in spans:
             for position in range(span.context, span.length):
                 slots.append(span.slots[position // block_rows])
                 rows.append(position % block_rows)
-        single = [span for span in spans if span.count == 1]
-        many = [span for span in spans if span.count > 1]
-        return cls(
-            block_rows=block_rows,
-            spans=spans,
-            write_slots=torch.tensor(slots, dtype=torch.int64),
-            write_rows=torch.tensor(rows, dtype=torch.int64),
-            single=_single(single, block_rows) if single and not invariant else None,
-            many=[] if invariant else [_many(span, block_rows) for span in many],
-            invariant=invariant,
-        )
+        self.write_slots = torch.tensor(slots, dtype=torch.int64)
+        self.write_rows = torch.tensor(rows, dtype=torch.int64)
+
+    @classmethod
+    def build(cls, spans: list[Span], block_rows: int, *, invariant: bool = False) -> AttentionPlan:
+        return cls(spans, block_rows, invariant)
+
+    @cached_property
+    def single(self) -> SinglePlan | None:
+        spans = [span for span in self.spans if span.count == 1]
+        return _single(spans, self.block_rows) if spans else None
+
+    @cached_property
+    def many(self) -> list[ManyPlan]:
+        return [_many(span, self.block_rows) for span in self.spans if span.count > 1]
+
+    @cached_property
+    def ragged(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(int64 [spans, 4] of start, count, context and where the span's slots begin; int64 of all used slots)."""
+        rows: list[list[int]] = []
+        tables: list[int] = []
+        for span in self.spans:
+            rows.append([span.start, span.count, span.context, len(tables)])
+            tables.extend(_used_slots(span, self.block_rows))
+        return torch.tensor(rows, dtype=torch.int64).view(-1, 4), torch.tensor(tables, dtype=torch.int64)
 
 
 def _used_slots(span: Span, block_rows: int) -> list[int]:

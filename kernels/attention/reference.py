@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from kernels.attention.cache import PagedCache
 from kernels.attention.plan import AttentionPlan
 
 
-def attend(queries: torch.Tensor, cache: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
+def attend(queries: torch.Tensor, cache: PagedCache, plan: AttentionPlan) -> torch.Tensor:
     heads, channels = queries.shape[1:]
-    group = heads // cache.shape[2]
-    out = torch.empty_like(queries)
+    group = heads // cache.kv_heads
+    out = torch.empty(queries.shape)
     for span in plan.spans:
-        blocks = cache[torch.tensor(span.slots)].float()  # [blocks, 2, kv_heads, rows, c]
-        keys, values = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : span.length]
+        keys, values = cache.gather(torch.tensor(span.slots), span.length)
         for row in range(span.count):
             visible = span.context + row + 1
             for head in range(heads):

@@ -19,3 +19,9 @@ def linear_tiled(x: torch.Tensor, weight: torch.Tensor, tile: int) -> torch.Tens
     for start in range(0, padded, tile):
         out[start : start + tile] = linear(x[start : start + tile], weight)
     return out[:rows]
+
+
+def gated(gate_up: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up` for [n, 2 k] holding gate, then up."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)

@@ -64,13 +64,13 @@ def tiny_llama(*, batch_invariant: bool = False, seed: int = 0, **changes: objec
     ]
     head = weight(c.vocab_size, c.hidden_size)
     weights = LlamaWeights(
-        embeddings=head.values,
+        embeddings=None,
         layers=layers,
         norm=torch.ones(c.hidden_size),
         head=head,
         inverse_frequencies=inverse_frequencies(c),
     )
-    return LlamaModel(c, weights, weight_format="fp32", cache_dtype=torch.float32)
+    return LlamaModel(c, weights, weight_format="fp32", cache_dtype=torch.float32, batch_invariant=batch_invariant)
 
 
 def identity(numerics: str = "default") -> CacheIdentity:

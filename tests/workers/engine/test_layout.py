@@ -41,11 +41,11 @@ def test_rows_per_block_follow_the_ratio() -> None:
 def test_views_are_strided_over_the_pool_and_share_its_memory() -> None:
     layout = CacheLayout(tiny_llama().cache_spec())
     pool = torch.zeros(5, layout.block_bytes, dtype=torch.uint8)
-    view = layout.views(pool).paged("attention", 1, "keys_values")
-    assert view.shape == (5, 2, 2, 4, 8)  # slots, keys and values, heads, rows, channels
+    view = layout.views(pool).paged("attention", 1, "keys")
+    assert view.shape == (5, 2, 8, 4)  # slots, heads, channels, rows
     assert view.stride(0) * view.element_size() == layout.block_bytes
     view[3] = 1.0
-    assert (pool[3].view(torch.float32) == 1.0).sum() == 2 * 2 * 4 * 8
+    assert (pool[3].view(torch.float32) == 1.0).sum() == 2 * 4 * 8
     assert pool[:3].sum() == 0
     assert pool[4].sum() == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.linear import FORMATS, LinearWeight
+from kernels.linear import LinearWeight
 from workers.models.gguf_index import INDEX_NAME, GGUFWeights
 from workers.models.llama.config import LlamaConfig
 from workers.models.llama.model import LlamaLayer, LlamaModel, LlamaWeights
@@ -107,17 +107,20 @@ def _assemble(
         )
         if progress is not None:
             progress("loading layers", number + 1, config.layers)
+    kept = torch.float32 if weight_format is WeightFormat.FP32 else torch.bfloat16
     embeddings = read("model.embed_tokens.weight")
     head = prepare(embeddings if config.tied_embeddings else read("lm_head.weight"))
     weights = LlamaWeights(
         # A tied table is kept once, in the head's format: a row of it is looked up and made float32 again.
-        embeddings=head.values if config.tied_embeddings else embeddings.to(FORMATS[weight_format]),
+        embeddings=None if config.tied_embeddings else embeddings.to(kept),
         layers=layers,
         norm=read("model.norm.weight"),
         head=head,
         inverse_frequencies=inverse_frequencies(config),
     )
-    return LlamaModel(config, weights, weight_format=str(weight_format), cache_dtype=FORMATS[weight_format])
+    return LlamaModel(
+        config, weights, weight_format=str(weight_format), cache_dtype=kept, batch_invariant=batch_invariant
+    )
 
 
 def inverse_frequencies(config: LlamaConfig) -> Tensor:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
-from kernels.attention import AttentionPlan, Span, attend, write
-from kernels.linear import LinearWeight, linear, linear_add_
-from kernels.norm import rms_norm
-from kernels.rope import rotary_angles, rotate_
+from kernels.attention import AttentionPlan, PagedCache, Span, attend, rotate_and_write_
+from kernels.linear import LinearWeight, gated_linear_add_, linear_add_, norm_linear
+from kernels.rope import rotary_angles
 from workers.models.base import Batch, CacheSpec, CacheViews, ModelOutput, PagedGroup, Plane
 from workers.models.llama.config import LlamaConfig
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Part of block identity: raise it when a block's bytes change their meaning."""
 GROUP = "attention"
-PLANE = "keys_values"
+KEYS = "keys"
+VALUES = "values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,8 @@ class LlamaLayer:
 
 @dataclass(frozen=True, slots=True)
 class LlamaWeights:
-    embeddings: torch.Tensor
+    embeddings: torch.Tensor | None
+    """None where the head's table is the embeddings' too."""
     layers: list[LlamaLayer]
     norm: torch.Tensor
     head: LinearWeight
@@ -42,10 +42,16 @@ class LlamaWeights:
 
 
 class LlamaModel:
-    """`workers.models.base.CausalModel`. Keys and values are cached in the weights' format: float32, or bfloat16."""
+    """`workers.models.base.CausalModel`. Keys and values are float32 in the cache of a `fp32` model, else bfloat16."""
 
     def __init__(
-        self, config: LlamaConfig, weights: LlamaWeights, *, weight_format: str, cache_dtype: torch.dtype
+        self,
+        config: LlamaConfig,
+        weights: LlamaWeights,
+        *,
+        weight_format: str,
+        cache_dtype: torch.dtype,
+        batch_invariant: bool,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -53,7 +59,9 @@ class LlamaModel:
         self.max_context = config.max_context
         self.weight_format = weight_format
         self.cache_dtype = cache_dtype
-        self.batch_invariant = weights.head.tile is not None
+        self.batch_invariant = batch_invariant
+        self._views: CacheViews | None = None
+        self._layer_caches: list[PagedCache] = []
 
     look_back = 0
 
@@ -61,11 +69,16 @@ class LlamaModel:
         return hit
 
     def cache_spec(self) -> CacheSpec:
-        plane = Plane(PLANE, self.cache_dtype, (2, self.config.kv_heads, self.config.head_dim), rows_axis=2)
+        # Keys by channel, values by row: see `kernels.attention.PagedCache`.
+        shape = (self.config.kv_heads, self.config.head_dim)
+        planes = (
+            Plane(KEYS, self.cache_dtype, shape, rows_axis=2),
+            Plane(VALUES, self.cache_dtype, shape, rows_axis=1),
+        )
         return CacheSpec(
             layout_version=LAYOUT_VERSION,
             block_tokens=self.config.block_tokens,
-            paged=(PagedGroup(GROUP, tuple(range(self.config.layers)), 1, (plane,)),),
+            paged=(PagedGroup(GROUP, tuple(range(self.config.layers)), 1, planes),),
         )
 
     @torch.inference_mode()
@@ -74,18 +87,28 @@ class LlamaModel:
         spans = [Span(segment.start, segment.count, segment.context, segment.slots) for segment in batch.segments]
         plan = AttentionPlan.build(spans, c.block_tokens, invariant=self.batch_invariant)
         angles = rotary_angles(batch.positions, w.inverse_frequencies)
-        x = w.embeddings[batch.tokens].float()
-        for number, layer in enumerate(w.layers):
-            rows = rms_norm(x, layer.attention_norm, c.rms_eps)
-            qkv = linear(rows, layer.qkv).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
-            rotate_(qkv[:, : c.heads + c.kv_heads], angles)
-            blocks = cache.paged(GROUP, number, PLANE)
-            write(qkv[:, c.heads :].unflatten(1, (2, c.kv_heads)), blocks, plan)
+        x = self._embed(batch.tokens)
+        for layer, blocks in zip(w.layers, self._caches(cache), strict=True):
+            qkv = norm_linear(x, layer.attention_norm, c.rms_eps, layer.qkv)
+            qkv = qkv.view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
+            rotate_and_write_(qkv, angles, blocks, plan)
             attended = attend(qkv[:, : c.heads], blocks, plan)
-            linear_add_(x, attended.reshape(x.shape[0], -1), layer.output)
-            rows = rms_norm(x, layer.mlp_norm, c.rms_eps)
-            gate, up = linear(rows, layer.gate_up).chunk(2, dim=-1)
-            linear_add_(x, F.silu(gate).mul_(up), layer.down)
+            linear_add_(x, attended.view(x.shape[0], -1), layer.output)
+            gated_linear_add_(x, norm_linear(x, layer.mlp_norm, c.rms_eps, layer.gate_up), layer.down)
         last = x if batch.logit_rows.shape[0] == x.shape[0] else x[batch.logit_rows]
-        logits = linear(rms_norm(last, w.norm, c.rms_eps), w.head)
+        logits = norm_linear(last, w.norm, c.rms_eps, w.head)
         return ModelOutput(logits=logits, layer_rows=(x.shape[0],) * c.layers)
+
+    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        table = self.weights.embeddings
+        return self.weights.head.rows(tokens) if table is None else table[tokens].float()
+
+    def _caches(self, views: CacheViews) -> list[PagedCache]:
+        """One per layer, made anew only where another pool comes."""
+        if views is not self._views:
+            layers = range(self.config.layers)
+            self._layer_caches = [
+                PagedCache(views.paged(GROUP, layer, KEYS), views.paged(GROUP, layer, VALUES)) for layer in layers
+            ]
+            self._views = views
+        return self._layer_caches

@@ -1,0 +1,56 @@
+"""C++ kernels for CPUs, used where a compiler is there; everything runs without them, slower.
+
+`GALLEY_KERNELS` decides: `auto` (the default) takes them where they can be built, `native` makes their absence an
+error, `eager` leaves them alone. The choice is made once per process, at the first model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import time
+
+import torch
+
+from kernels.native.build import BuildError, load
+
+__all__ = ["BuildError", "library", "path"]
+
+logger = logging.getLogger(__name__)
+_CHOICES = ("auto", "native", "eager")
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None where torch's own operations are to be used.
+
+    Raises ValueError for an unknown `GALLEY_KERNELS`, BuildError where it is `native` and they cannot be had.
+    """
+    choice = os.environ.get("GALLEY_KERNELS", "auto")
+    if choice not in _CHOICES:
+        raise ValueError(f"GALLEY_KERNELS is {choice!r}: one of {', '.join(_CHOICES)}")
+    if choice == "eager":
+        return None
+    began = time.monotonic()
+    try:
+        found = load()
+    except BuildError as error:
+        if choice == "native":
+            raise
+        logger.warning(
+            "kernels without a compiler: torch's own operations are used", extra={"fields": {"why": str(error)}}
+        )
+        return None
+    seconds = round(time.monotonic() - began, 2)
+    logger.info(
+        "native kernels ready",
+        extra={"fields": {"seconds": seconds, "cpu_capability": torch.backends.cpu.get_cpu_capability()}},
+    )
+    return found
+
+
+def path() -> str:
+    """`native` or `eager`: which way this process goes, for logs and benchmarks."""
+    return "eager" if library() is None else "native"
