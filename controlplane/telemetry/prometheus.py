@@ -109,6 +109,8 @@ class TelemetryCollector(Collector):
         for name, text, histogram in _WORKER_HISTOGRAMS:
             yield _histogram(name, text, [(labels, histogram(snapshot)) for labels, snapshot in rows], _WORKER)
         saved = [([*labels, str(n)], float(v)) for labels, s in rows for n, v in enumerate(s.rows_saved) if v]
+        troubles = [([*labels, trouble], 1.0) for labels, s in rows for trouble in s.store_troubles]
+        yield _gauge(names.STORE_TROUBLE, "What is wrong with the KV store", troubles, (*_WORKER, "trouble"))
         yield _counter(names.PREFILL_ROWS_SAVED, "Rows of prompts that a layer was spared", saved, (*_WORKER, "layer"))
         gauges = [([*labels, n], v) for labels, s in rows for n, v in sorted(s.gauges.items())]
         yield _gauge(names.WORKER_GAUGE, "Queues and waits by name", gauges, (*_WORKER, "name"))
@@ -132,6 +134,9 @@ _WORKER_GAUGES = (
 _WORKER_COUNTERS = (
     (names.PREFIX_QUERIES, "Prompt tokens looked up", lambda s: float(s.hit_tokens + s.miss_tokens)),
     (names.PREFIX_HITS, "Prompt tokens found", lambda s: float(s.hit_tokens)),
+    (names.STORE_HITS, "Of those, found in the KV store", lambda s: float(s.store_hit_tokens)),
+    (names.RECOMPUTED_TOKENS, "Of those, run again for their windows", lambda s: float(s.recomputed_tokens)),
+    (names.SHORT_TOKENS, "Missed by prompts shorter than a block", lambda s: float(s.short_tokens)),
     (names.PROMPT_TOKENS, "Prompt tokens scheduled", lambda s: float(s.hit_tokens + s.miss_tokens)),
     (names.GENERATION_TOKENS, "Output tokens", lambda s: float(s.output_tokens)),
     (names.COMPUTED_TOKENS, "Rows that prefill ran, replays included", lambda s: float(s.computed_tokens)),

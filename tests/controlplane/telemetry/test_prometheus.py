@@ -36,6 +36,10 @@ def state(*, at: float | None = None) -> MetricsState:
             queue_s=histogram(0.01),
             gauges={"queue.commands": 3},
             rows_saved=[0, 0, 7],
+            store_hit_tokens=60,
+            recomputed_tokens=8,
+            short_tokens=4,
+            store_troubles={"disk_full": "no space left"},
         ),
         worker("d-0", role=Role.DECODE, output=49, blocks_used=25, events={"stale_blocks": 2}),
         gateway(requests={"stop": 4, "peer_lost": 1}, ttft_s=histogram(0.2, 0.3), decode_s=histogram(1.0)),
@@ -61,6 +65,11 @@ def test_names_and_values() -> None:
     found = samples(exposition(state()))
     assert found[of("vllm:prefix_cache_queries_total", "prefill")] == 100
     assert found[of("vllm:prefix_cache_hits_total", "prefill")] == 90
+    assert found[of("galley_store_hit_tokens_total", "prefill")] == 60
+    assert found[of("galley_recomputed_tokens_total", "prefill")] == 8
+    assert found[of("galley_short_prompt_tokens_total", "prefill")] == 4
+    trouble, whose = of("galley_store_trouble", "prefill")
+    assert found[trouble, tuple(sorted([*whose, ("trouble", "disk_full")]))] == 1
     assert found[of("vllm:generation_tokens_total", "decode")] == 49
     assert found[of("vllm:kv_cache_usage_perc", "decode")] == 0.25
     assert found[of("vllm:request_queue_time_seconds_count", "prefill")] == 1
