@@ -6,6 +6,7 @@ from controlplane.inference.views.health import healthz, readyz
 from controlplane.inference.views.messages import messages, messages_count_tokens
 from controlplane.inference.views.missing import missing
 from controlplane.inference.views.models import model_detail, model_list
+from controlplane.inference.views.openapi import openapi
 from controlplane.inference.views.responses import responses
 
 app_name = "inference"
@@ -17,6 +18,7 @@ urlpatterns = [
     path("v1/responses", responses, name="responses"),
     path("v1/messages", messages, name="messages"),
     path("v1/messages/count_tokens", messages_count_tokens, name="messages-count-tokens"),
+    path("v1/openapi.json", openapi, name="openapi"),
     path("v1/models", model_list, name="models"),
     path("v1/models/<path:name>", model_detail, name="model"),
     # The base URL that DeepSeek documents for Anthropic's clients.
