@@ -14,7 +14,7 @@ from tests.controlplane.inference.live import LiveGateway
 from tests.controlplane.inference.stub_worker import Script
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db]
-EXAMPLES = 12
+EXAMPLES = 6
 
 
 def described() -> Any:
