@@ -249,11 +249,11 @@ class Scheduler:
         if not self.prefilling or not budget:
             return chunks
         oldest, *others = sorted(self.prefilling, key=lambda s: s.queue_key)
-        shares = {id(oldest): min(oldest.left, -(-budget // 2))}
+        shares = {id(oldest): min(oldest.next_stop, -(-budget // 2))}
         budget -= shares[id(oldest)]
         for sequence in sorted(others, key=lambda s: (s.request.priority, s.left)):
-            shares[id(sequence)] = min(sequence.left, budget)
+            shares[id(sequence)] = min(sequence.next_stop, budget)
             budget -= shares[id(sequence)]
-        shares[id(oldest)] += min(oldest.left - shares[id(oldest)], budget)
+        shares[id(oldest)] += min(oldest.next_stop - shares[id(oldest)], budget)
         chunks.extend(Chunk(sequence, shares[id(sequence)]) for sequence in self.prefilling if shares[id(sequence)])
         return chunks

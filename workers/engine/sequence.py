@@ -60,6 +60,8 @@ class Sequence:
     """Where it began to run, or the first row that was kept for it: rings and states know nothing of what is below."""
     rings_exact_from: int = 0
     """Ring rows of tokens from here on are what a cold run gives, in every layer: only such may be kept."""
+    unit_at: int = 0
+    """Where a common prefix with another request ends, if a step shall end there so that its windows can be kept."""
     seat: int | None = None
     slots: list[int] = field(default_factory=list)
     reserved: int = 0
@@ -92,6 +94,11 @@ class Sequence:
     def left(self) -> int:
         """Prompt tokens that are to run yet."""
         return self.prompt_tokens - self.computed
+
+    @property
+    def next_stop(self) -> int:
+        """Prompt tokens that may run in one step."""
+        return self.unit_at - self.computed if self.computed < self.unit_at else self.left
 
     @property
     def paged(self) -> int:

@@ -109,7 +109,8 @@ class StoreLink:
 
     def progress(self, sequence: Sequence) -> None:
         """Some of the input or the output was computed."""
-        if self.writes.progress(sequence) and self._sidecars is not None:
+        unit = self.writes.progress(sequence) or sequence.computed == sequence.unit_at
+        if unit and self._sidecars is not None:
             self._sidecars.keep(sequence)
 
     def taken_over(self, sequence: Sequence) -> None:

@@ -4,6 +4,10 @@ A hit gives paged rows, but not what the windows of the first rows after it must
 positions before some position s were kept, a prompt runs from s; else the model says from where it must run to make
 them again. Both give what a cold run gives; sidecars only save computing. They are kept in memory for hits in the pool
 and written to the KV store, whose policy says which of them live.
+
+Units end with the input, with the output, every so many tokens of a long text, and where a common prefix of requests
+ends: a hit that ends where no unit did begins two blocks earlier than it must and stops once at its end, so that the
+next request that parts from the text there finds its windows.
 """
 
 from __future__ import annotations
@@ -120,6 +124,8 @@ class _Search:
     future: Future[dict[int, bytes]] | None
     until: float
     found: dict[int, bytes]
+    exact_from: int = 0
+    """Ring rows from here on are exact, should the prompt begin where `resume` said last, without kept rows."""
 
 
 class StoreSidecars:
@@ -204,13 +210,26 @@ class StoreSidecars:
         if search is None or search.hit != hit:
             return recompute_from
         start = self._start(sequence, hit, search.found)
-        return recompute_from if start is None else max(start, recompute_from)
+        if start is not None and start > recompute_from:
+            return start
+        # Rows that run again are exact in every window from the hit's end on; begun earlier, from earlier on.
+        more = 0
+        if self._store.policy.current.ttl_us(sidecar_claim(sequence.scope.retention_class, unit_end=True)) >= 0:
+            more = UNIT_BLOCKS * sequence.block_tokens
+        start = max(0, recompute_from - more)
+        search.exact_from = hit - more if start else 0
+        return start
 
     def install(self, sequence: Sequence) -> None:
         """The request starts, its seat cleared: put the rows that it begins from into its ring."""
         search = self._searches.pop(sequence.request.request_id, None)
-        exact = sequence.computed == 0
-        if search is not None and self._start(sequence, search.hit, search.found) == sequence.computed:
+        if search is None:
+            sequence.rings_exact_from = sequence.paged_from if sequence.computed else 0
+            return
+        start = self._start(sequence, search.hit, search.found)
+        if start is None or start < min(search.hit, sequence.prompt_tokens - self._window):
+            sequence.unit_at = search.hit
+        if start == sequence.computed:
             assert sequence.seat is not None
             blocks = self._needed(sequence.computed)
             for block in blocks:
@@ -219,8 +238,8 @@ class StoreSidecars:
             sequence.rings_from = blocks.start * sequence.block_tokens
             sequence.rings_exact_from = sequence.rings_from
             self.used += 1
-        elif not exact:  # rows that ran again are exact in every window from the hit's end on
-            sequence.rings_exact_from = sequence.paged_from
+        else:
+            sequence.rings_exact_from = search.exact_from
 
     def keep(self, sequence: Sequence, *, unit_end: bool = True) -> None:
         """A unit ends with the last full block that the request computed: keep what its ring holds of it."""

@@ -163,3 +163,20 @@ def test_what_was_recomputed_is_not_kept_before_it_is_exact(stores: StoreFactory
             _, got = answer(engine, asking(text, max_tokens=2))
             assert_same(got, _first(cold(engine, text), 2))
             text = [*text, *got[0], *ids(6, 20 + number)]
+
+
+def test_a_common_prefix_becomes_a_unit(stores: StoreFactory, model: CausalModel) -> None:
+    """The first request that parts from a text inside it pays two blocks more than a recompute, the next a window."""
+    first, second = (engine_over(stores.open(), model, max_batch_tokens=512) for _ in range(2))
+    known = ids(45 * W, 30)
+    answer(first, asking(known, max_tokens=1))
+    recomputed = []
+    for number, engine in enumerate((first, first, second)):
+        turn = [*known[: 25 * W], *ids(40, 31 + number)]
+        event, got = answer(engine, asking(turn))
+        assert event.pool_hit_tokens + event.store_hit_tokens == 25 * W
+        recomputed.append(event.recomputed_tokens)
+        assert_same(got, cold(engine, turn))
+        settle(engine, stores._open[engine is second])
+    must = 25 * W - model.resume_from(25 * W, 25 * W + 40)
+    assert recomputed == [must + 2 * W, 0, 0]
