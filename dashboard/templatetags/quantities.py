@@ -46,6 +46,8 @@ def policy_value(value: Any, field: str) -> str:
     """A value of a policy's field as a person reads it: lives as time, budgets as bytes."""
     if value is None:
         return "no bound" if "budget" in field or "total" in field else NOTHING
+    if field.startswith("pin "):
+        return f"{value[:16]}…"
     if field.endswith("life_s"):
         return units.duration(value)
     if field.endswith(("byte_budget", "total_bytes")):

@@ -26,6 +26,9 @@ SIZES = {"desktop": (1280, 860), "phone": (390, 844)}
 PAGES = {
     "overview": "/",
     "workers": "/workers",
+    "cache": "/cache",
+    "cache-policy": "/cache/policy",
+    "cache-warming": "/cache/warming",
     "playground": "/playground",
     "keys": "/keys",
     "key-form": "/keys/new",
