@@ -20,7 +20,7 @@ from controlplane.caching.documents import changes, numbered, to_body
 from controlplane.caching.errors import PolicyConflict, PolicyRefused, UnknownPin
 from controlplane.caching.models import PolicyVersion
 from controlplane.caching.publication import publish_current, published_version
-from controlplane.caching.store import disk
+from controlplane.caching.store import disk, store_settings
 from controlplane.fleet.signals import run_soon
 from workers.kvstore.policy import Pin, PolicyError, RetentionPolicy
 
@@ -38,6 +38,9 @@ def policy_problems(policy: RetentionPolicy) -> list[str]:
         numbered(policy, LOWEST_VERSION).check(disk_bytes=room.total if room is not None else None)
     except PolicyError as error:
         problems += str(error).split("; ")
+    most = store_settings().most_bytes
+    if most is not None and policy.total_bytes is not None and policy.total_bytes > most:
+        problems.append(f"the total budget is more than this installation allows the store ({most} bytes)")
     names = [pin.name for pin in policy.pins]
     problems += [f"two pins have the name {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
     problems += ["a pin needs a name"] if any(not name.strip() for name in names) else []

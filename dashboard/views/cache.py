@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 from controlplane.accounts.permissions import Action, can
 from controlplane.caching import overview, selectors
 from controlplane.caching.models import StoreAlert
-from controlplane.caching.store import enabled
+from controlplane.caching.store import enabled, store_settings
 from dashboard.access import permission_required, principal_of, wants_partial
 from dashboard.troubles import Meaning, meaning
 
@@ -21,6 +21,12 @@ from dashboard.troubles import Meaning, meaning
 class Notice:
     alert: StoreAlert
     meaning: Meaning
+
+
+def _bound(total_bytes: int | None) -> int | None:
+    """Bytes that the store may hold: the policy's total, or the installation's own bound where that is less."""
+    bounds = [bound for bound in (total_bytes, store_settings().most_bytes) if bound is not None]
+    return min(bounds, default=None)
 
 
 @require_safe
@@ -34,6 +40,7 @@ def show(request: HttpRequest) -> HttpResponse:
         "problem": problem,
         "enabled": enabled(),
         "policy": policy,
+        "bound": _bound(policy.total_bytes),
         "version": selectors.current_version(),
         "splits": overview.recent_splits.get(),
         "notices": [Notice(alert, meaning(alert.trouble)) for alert in selectors.open_alerts()],
