@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from kernels.quantization import RowFormat
+from tests.workers.models.deepseek_v41.factories import TINY, write_tiny
 from tests.workers.models.llama.factories import logits, make_folder
 from tests.workers.smollm2 import NAME
 from workers.manifest import ManifestError, ModelManifest, read_manifest, write_manifest
@@ -20,7 +23,7 @@ from workers.models.base import Plane
 from workers.models.catalogue import CATALOGUE
 from workers.models.deepseek_v41.cache_spec import row_planes
 from workers.models.store import ModelStore, StoreError, cache_identity, load_model, row_format
-from workers.spec import WeightFormat
+from workers.spec import PrefillTrim, WeightFormat
 
 
 def manifest(name: str = "m", family: str = "llama") -> ModelManifest:
@@ -152,6 +155,43 @@ def test_a_local_folder_is_copied_described_and_runs(tmp_path: Path) -> None:
     invariant = load_model(store.folder("tiny"), weight_format=WeightFormat.BF16, batch_invariant=True)
     other = cache_identity(added, invariant)
     assert (other.weight_format, other.numerics, other.cache_dtype) == ("bf16", "batch_invariant/1/cpu", "bfloat16")
+
+
+def v41_source(folder: Path) -> Path:
+    write_tiny(folder)
+    words = {f"w{number}": number for number in range(100)}
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_a_v41_folder_is_copied_described_and_runs_in_every_format(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "models")
+    added = add_folder(store, "tiny", v41_source(tmp_path / "source"))
+    folder = store.folder("tiny")
+    assert added == read_manifest(folder)
+    assert (added.family, added.chat_format) == ("deepseek_v41", "deepseek_v41")
+    assert (added.block_tokens, added.max_context, added.vocab_size) == (TINY.sliding_window, 512, 192)
+    assert (added.bos_token_id, added.eos_token_ids) == (TINY.bos_token_id, (TINY.eos_token_id,))
+    seen: list[str] = []
+    model = load_model(folder, progress=lambda what, done, total: seen.append(what))
+    assert "reading embed.weight" in seen
+    assert cache_identity(added, model).weight_format == "fp32"
+    prints = {
+        cache_identity(added, load_model(folder, weight_format=weight_format)).fingerprint()
+        for weight_format in WeightFormat
+    }
+    assert len(prints) == len(WeightFormat), "a format is part of the identity"
+    whole = load_model(folder, prefill_trim=PrefillTrim.OFF)
+    assert cache_identity(added, whole) == cache_identity(added, model), "the trim is not"
+
+
+def test_the_token_map_counts_for_the_fingerprint(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "models")
+    source = v41_source(tmp_path / "source")
+    before = add_folder(store, "before", source).weights_fingerprint
+    entries = json.loads((source / "token_map.json").read_text())
+    (source / "token_map.json").write_text(json.dumps(entries[::-1]))
+    assert add_folder(store, "after", source).weights_fingerprint != before
 
 
 def test_formats_that_share_a_carrier_are_told_apart() -> None:
