@@ -238,6 +238,7 @@ class Desk:
             return
         entry.scheduled_at = time.monotonic()
         entry.hit_tokens = hit
+        entry.store_hit_tokens = event.store_hit_tokens
         entry.connection.send(
             Scheduled(
                 request_id=event.request_id,

@@ -6,18 +6,23 @@ import asyncio
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
 from redis.exceptions import RedisError
 
 from workers import snapshots, valkey
+from workers.records import RECORDS_BOUND, RECORDS_STREAM, encode
+from workers.serving.requests import Ended
 from workers.snapshots import WorkerSnapshot
 from workers.spec import LEASE_INDEX, LEASE_TTL_S, WorkerLease, WorkerSpec, lease_key
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 2.0
+ENDED_BATCH = 1000
+"""Records in one message."""
 _DELETE_IF_OURS = """
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('zrem', KEYS[2], ARGV[2])
@@ -26,8 +31,12 @@ return redis.call('del', KEYS[1])
 
 
 class Publisher:
-    def __init__(self, spec: WorkerSpec, snapshot: Callable[[], WorkerSnapshot]) -> None:
+    def __init__(
+        self, spec: WorkerSpec, snapshot: Callable[[], WorkerSnapshot], ended: deque[Ended] | None = None
+    ) -> None:
+        """`ended` is emptied: what is told of requests for reconciliation."""
         self._spec = spec
+        self._ended = ended if ended is not None else deque()
         self._snapshot = snapshot
         self._key = lease_key(spec.address.worker)
         self._lease = msgspec.msgpack.encode(
@@ -60,7 +69,13 @@ class Publisher:
                 pipe.set(self._key, self._lease, ex=LEASE_TTL_S)
                 pipe.zadd(LEASE_INDEX, {self._spec.address.worker: time.time()})
                 pipe.publish(snapshots.CHANNEL, snapshots.encode(self._snapshot()))
+                ended = [self._ended[index] for index in range(min(len(self._ended), ENDED_BATCH))]
+                if ended:
+                    records = encode([one.record(self._spec.address) for one in ended])
+                    pipe.xadd(RECORDS_STREAM, {"r": records}, maxlen=RECORDS_BOUND, approximate=True)
                 await pipe.execute()
+                for _ in range(min(len(ended), len(self._ended))):
+                    self._ended.popleft()
         except (RedisError, OSError) as error:
             self.failures += 1
             if not self._away:

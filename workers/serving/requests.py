@@ -6,14 +6,17 @@ import asyncio
 import enum
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
-from workers.protocol import ErrorCode, Failed, Finish, RequestId, is_retryable
+from workers.protocol import Address, ErrorCode, Failed, Finish, RequestId, is_retryable
+from workers.records import RequestRecord
 from workers.serving.connection import Connection
 from workers.serving.counters import Counters
 
 logger = logging.getLogger(__name__)
 
+ENDED_BOUND = 20_000
 HANDED_OVER = "handed_over"
 """How a prefill worker counts a request that goes on elsewhere."""
 
@@ -39,8 +42,35 @@ class Live:
     prompt_tokens: int
     scheduled_at: float | None = None
     hit_tokens: int = 0
+    store_hit_tokens: int = 0
+    """The part of the hits that came from the store."""
     output_tokens: int = 0
     cancelled: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Ended:
+    """How a request ended here, and when (Unix microseconds)."""
+
+    entry: Live
+    how: str
+    ended_us: int
+
+    def record(self, address: Address) -> RequestRecord:
+        entry = self.entry
+        ran = entry.scheduled_at is not None
+        return RequestRecord(
+            attempt_id=entry.request_id,
+            worker=address.worker,
+            epoch=address.epoch,
+            way=entry.way.value,
+            outcome=self.how,
+            ended_us=self.ended_us,
+            pool_hit_tokens=entry.hit_tokens - entry.store_hit_tokens,
+            store_hit_tokens=entry.store_hit_tokens,
+            miss_tokens=entry.prompt_tokens - entry.hit_tokens if ran else 0,
+            output_tokens=entry.output_tokens,
+        )
 
 
 @dataclass(slots=True)
@@ -50,6 +80,8 @@ class Requests:
     bound: int
     counters: Counters
     live: dict[RequestId, Live] = field(default_factory=dict)
+    ended: deque[Ended] = field(default_factory=lambda: deque(maxlen=ENDED_BOUND))
+    """What is still to be told of requests that ended; beyond the bound the oldest are forgotten."""
     empty: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there are none."""
 
@@ -70,6 +102,7 @@ class Requests:
         entry = self._pop(request_id)
         if entry is not None:
             self.counters.finished[how] += 1
+            self.ended.append(Ended(entry, how, time.time_ns() // 1000))
             _log(entry, how, "")
 
     def fail(self, request_id: RequestId, code: ErrorCode, message: str) -> None:
@@ -79,6 +112,7 @@ class Requests:
             return
         how = Finish.CANCELLED.value if entry.cancelled else code.value
         self.counters.finished[how] += 1
+        self.ended.append(Ended(entry, how, time.time_ns() // 1000))
         if not entry.cancelled:
             entry.connection.send(refusal(request_id, code, message))
         _log(entry, how, message)

@@ -79,7 +79,7 @@ class Worker:
             lambda: counting.status(self.moment()),
         )
         self.listener.on_drain = self._asked_to_drain
-        self.publisher = Publisher(spec, self.snapshot)
+        self.publisher = Publisher(spec, self.snapshot, self.requests.ended)
         self._loaded: Loaded | None = None
         self._seq = 0
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
