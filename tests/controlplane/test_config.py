@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from controlplane import config
 from controlplane.config import ConfigurationError, GalleySettings
+from workers.network.security import LinkSecurity, Plaintext
 
 
 @pytest.fixture
@@ -65,3 +68,14 @@ def test_only_addresses_and_networks_are_trusted(settings: pytest.MonkeyPatch, p
 def test_without_settings_nobody_is_trusted() -> None:
     assert GalleySettings().proxies == []
     assert GalleySettings().public_url == ""
+
+
+def test_links_between_hosts_are_protected_as_the_settings_say(settings: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings.chdir(tmp_path)
+    settings.setenv("GALLEY_LINK_SECRET_FILE", "secret")
+    settings.setenv("GALLEY_LINK_PLAINTEXT", "loopback")
+    security = LinkSecurity(secret_file=str(tmp_path / "secret"), plaintext=Plaintext.LOOPBACK)
+    assert read().link_security == security  # worker processes start in another folder
+    settings.setenv("GALLEY_LINK_PLAINTEXT", "sometimes")
+    with pytest.raises(ConfigurationError, match="link_plaintext"):
+        read()
