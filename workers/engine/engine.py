@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from workers.engine import events
+from workers.engine import accounting, events
 from workers.engine.api import EngineBusy, EngineRequest, EngineStats, Reservation, StepOutput
 from workers.engine.arena import Arena
 from workers.engine.blocks import BlockPool
@@ -191,33 +191,12 @@ class Engine:
         return out
 
     def stats(self) -> EngineStats:
-        scheduler = self._scheduler
-        return EngineStats(
-            running=scheduler.running,
-            waiting=len(scheduler.waiting),
-            waiting_tokens=sum(s.left for s in (*scheduler.waiting, *scheduler.prefilling)),
-            held=self._requests.count(Phase.HELD),
-            blocks_total=self._pool.total,
-            blocks_used=self._pool.used,
-            blocks_cached=self._pool.cached,
-            steps=self._forward.steps,
-            computed_tokens=self._forward.computed_tokens,
-            preemptions=self._suspension.count,
-            rows_saved=self._forward.rows_saved,
-        )
+        return accounting.statistics(self._scheduler, self._requests, self._pool, self._forward, self._suspension)
 
     def check_conservation(self) -> None:
-        """Raise AssertionError unless every block is free, cached, or referenced exactly as often as counted, and every
-        seat free or one request's.
-        """
-        sequences = list(self._requests)
-        self._scheduler.seats.check([s.seat for s in sequences if s.seat is not None])
+        """Raise AssertionError unless blocks and seats are conserved (`accounting.check`)."""
         pinned = self._store.pinned() if self._store is not None else ()
-        self._pool.check((*(s.slots for s in sequences), *pinned), sum(s.reserved for s in sequences))
-        for sequence in sequences:
-            assert not (sequence.phase in BLOCKLESS and sequence.slots), (
-                f"a {sequence.phase.value} request holds blocks"
-            )
+        accounting.check(self._scheduler, self._requests, self._pool, pinned)
 
     # --- a step ----------------------------------------------------------------------------------------------
 
