@@ -7,7 +7,6 @@ answers of the Messages protocol, no answer that begins in the request there, an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from controlplane.inference.grammars import (
     Tool,
     answer_of,
     assemble,
+    closed,
     json_answer,
     regex_answer,
 )
@@ -94,14 +94,14 @@ class ChatModel:
     def count_tokens(self, call: Call) -> int:
         """Tokens of the prompt alone."""
         converted = self._convert(call)
-        return len(self._encode(call, converted, _tools(converted.conversation)))
+        return len(self._encode(call, converted, _tools(call, converted.conversation)))
 
     # --- conversations -------------------------------------------------------------------------------------------
 
     def _conversation(self, call: Call, context_limit: int) -> Prompt:
         converted = self._convert(call)
         conversation = converted.conversation
-        tools = _tools(conversation)
+        tools = _tools(call, conversation)
         grammar = self._grammar(call, converted, tools)
         tokens = self._encode(call, converted, tools)
         # The library resolves these for DeepSeek's models (a thinking model samples at 1.0, whatever was asked for).
@@ -183,10 +183,8 @@ class ChatModel:
             return json_answer(call.answer_schema, param=param)
         match conversation.response_format:
             case "json_schema":
-                constraint = converted.inference_options.output_constraint
-                # Strict schemas come back with what strictness adds.
-                schema = json.loads(constraint.schema) if constraint is not None else conversation.response_schema
-                return json_answer(schema, param=param)
+                schema = conversation.response_schema
+                return json_answer(closed(schema) if _is_strict(call) else schema, param=param)
             case "regex":
                 return regex_answer(conversation.response_regex or "", param="response_format.regex")
         return ""
@@ -253,8 +251,24 @@ class ChatModel:
                 )
 
 
-def _tools(conversation: recipe.Conversation) -> list[Tool]:
-    return [Tool(tool.name, tool.description, tool.parameters, strict=bool(tool.strict)) for tool in conversation.tools]
+def _tools(call: Call, conversation: recipe.Conversation) -> list[Tool]:
+    """The tools on offer, with the schemas of the request: the library's strict ones lack lengths and counts."""
+    asked = {}
+    for tool in call.body.get("tools") or ():
+        function = tool["function"] if isinstance(tool.get("function"), dict) else tool
+        asked[function.get("name")] = function.get("parameters", function.get("input_schema"))
+    tools = []
+    for tool in conversation.tools:
+        parameters = asked.get(tool.name, tool.parameters)
+        strict = bool(tool.strict)
+        tools.append(Tool(tool.name, tool.description, closed(parameters) if strict else parameters, strict=strict))
+    return tools
+
+
+def _is_strict(call: Call) -> bool:
+    """Whether the answer's schema was asked for as a strict one."""
+    wanted = call.body.get("response_format") or (call.body.get("text") or {}).get("format") or {}
+    return bool(wanted.get("json_schema", wanted).get("strict"))
 
 
 def _forces_call(body: dict[str, Any]) -> bool:

@@ -23,6 +23,11 @@ _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separa
 _TEXT = "TEXT: /(.|\\n)*/\n"
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
+# Keywords of JSON schema that hold schemas: by name, in a list, or one.
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
+_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SCHEMAS = ("items", "additionalProperties")
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -177,6 +182,24 @@ def usable_schema(tool: Tool, index: int) -> Any:
     return ANY_OBJECT
 
 
+def closed(schema: Any) -> Any:
+    """`schema` with every object closed to properties that it does not name, which is what strictness means."""
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _closed_keyword(name, value) for name, value in schema.items()}
+    if isinstance(made.get("properties"), dict):
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def _closed_keyword(name: str, value: Any) -> Any:
+    if name in _SCHEMAS_BY_NAME and isinstance(value, dict):
+        return {key: closed(part) for key, part in value.items()}
+    if name in _SCHEMA_LISTS and isinstance(value, list):
+        return [closed(part) for part in value]
+    return closed(value) if name in _SCHEMAS else value
+
+
 def schema_fault(schema: Any) -> tuple[str, str] | None:
     """(path inside the schema, reason) of the innermost part that cannot be compiled; None where all of it can."""
     reason = _json_fault(schema)
@@ -207,13 +230,13 @@ def _parts(schema: Any) -> list[tuple[str, Any]]:
     if not isinstance(schema, dict):
         return []
     parts: list[tuple[str, Any]] = []
-    for name in ("properties", "patternProperties", "$defs", "definitions"):
+    for name in _SCHEMAS_BY_NAME:
         if isinstance(schema.get(name), dict):
             parts += [(f".{name}.{key}", value) for key, value in schema[name].items()]
-    for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
+    for name in _SCHEMA_LISTS:
         if isinstance(schema.get(name), list):
             parts += [(f".{name}[{at}]", value) for at, value in enumerate(schema[name])]
-    return parts + [(f".{name}", schema[name]) for name in ("items", "additionalProperties") if name in schema]
+    return parts + [(f".{name}", schema[name]) for name in _SCHEMAS if name in schema]
 
 
 def _json_fault(schema: Any) -> str | None:

@@ -35,8 +35,9 @@ class Place(BaseModel):
 def test_answers_in_one_batch_each_follow_their_own_format(system: System) -> None:
     """Five at once, hot enough to go wrong without masks; a free one among them."""
     client = system.client()
+    named = {"name": "x", "strict": True, "schema": PARAMETERS}
     formats: list[dict[str, Any]] = [
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": PARAMETERS}}},
+        {"response_format": {"type": "json_schema", "json_schema": named}},
         {"extra_body": {"response_format": {"type": "regex", "regex": "(yes|no), [0-9]{3}"}}},
         {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
         {},
@@ -51,15 +52,15 @@ def test_answers_in_one_batch_each_follow_their_own_format(system: System) -> No
         )
 
     with ThreadPoolExecutor(5) as pool:
-        schema, regex, call, free, named = (reply.choices[0] for reply in pool.map(ask, range(5)))
+        schema, regex, call, free, other = (reply.choices[0] for reply in pool.map(ask, range(5)))
     assert set(json.loads(schema.message.content or "")) == {"city", "unit"}
     assert re.fullmatch("(yes|no), [0-9]{3}", regex.message.content or "")
     assert (call.finish_reason, call.message.content) == ("tool_calls", None)
     (made,) = call.message.tool_calls or ()
     assert json.loads(made.function.arguments)["unit"] in ("C", "F")
     assert free.finish_reason == "length"
-    assert named.finish_reason in ("tool_calls", "length")
-    assert all(made.function.name == "now" for made in named.message.tool_calls or ())
+    assert other.finish_reason in ("tool_calls", "length")
+    assert all(made.function.name == "now" for made in other.message.tool_calls or ())
 
 
 def test_typed_answers_through_both_sdks(system: System) -> None:

@@ -47,6 +47,16 @@ def test_sampling_defaults_and_values(tiny: ChatModel) -> None:
     assert (chosen.temperature, chosen.top_p, chosen.max_tokens) == (0.0, 0.5, 7)
 
 
+def test_bounds_of_strict_schemas_reach_the_grammar(tiny: ChatModel) -> None:
+    """The conversion drops them from its own idea of the schema."""
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"],
+              "additionalProperties": False}  # fmt: skip
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+    for fields in ({"response_format": wanted}, {"tools": [tool]}):
+        assert '"maxLength": 12' in tiny.prepare(call(**fields), 4096)[0].grammar
+
+
 def test_the_output_is_bounded_by_what_the_context_leaves(tiny: ChatModel) -> None:
     prompt = tiny.prepare(call(), 100)[0]
     assert prompt.max_tokens == 100 - len(prompt.tokens)

@@ -15,6 +15,7 @@ from controlplane.inference.grammars import (
     Hermes,
     Tool,
     assemble,
+    closed,
     json_answer,
     regex_answer,
     schema_fault,
@@ -156,6 +157,16 @@ def test_strict_tools_are_refused_where_others_take_any_object(vocabulary: llgui
     assert caught.value.detail.param == "tools[0].parameters.properties.a"
     grammar = assemble(Hermes({}).calls([Tool("f", None, odd, strict=False)], required=True, parallel=True))
     assert follows(vocabulary, grammar, hermes("f", {"b": 1}))
+
+
+def test_strict_schemas_keep_their_bounds_and_close_their_objects() -> None:
+    inner = {"type": "object", "properties": {"properties": {"type": "string", "maxLength": 3}}}
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": inner, "maxItems": 2}}}
+    made = closed(schema)
+    assert made["additionalProperties"] is False
+    assert made["properties"]["a"]["maxItems"] == 2
+    assert made["properties"]["a"]["items"]["additionalProperties"] is False
+    assert made["properties"]["a"]["items"]["properties"] == {"properties": {"type": "string", "maxLength": 3}}
 
 
 def test_recursive_schemas_compile(vocabulary: llguidance.LLTokenizer) -> None:
