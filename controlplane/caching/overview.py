@@ -19,6 +19,7 @@ from controlplane.caching.store import Disk, disk, previewer, reachable
 from controlplane.telemetry import selectors as telemetry
 from controlplane.telemetry.models import COARSE_S
 from controlplane.telemetry.selectors import Resolution
+from controlplane.telemetry.services import period_start
 from workers.kvstore import statistics
 from workers.kvstore.policy import PIN, RetentionPolicy, claims_of_class
 from workers.kvstore.preview import AGES_S, HISTORY_DAYS, age_label, interval_bounds
@@ -233,8 +234,9 @@ def splits(now: datetime | None = None) -> list[Split]:
     """Where prompt tokens came from, by window. Three queries."""
     at = now or timezone.now()
     hour = telemetry.history(Resolution.FINE, at - timedelta(hours=1), at)
-    coarse = telemetry.history(Resolution.COARSE, at - timedelta(days=1), at)
-    # Coarse periods come when they are over: what is younger is read from the fine ones.
+    # Coarse periods come when they are over, and may still grow: what is younger is read from the fine ones.
+    settled = period_start(at, COARSE_S) - 2 * COARSE
+    coarse = telemetry.history(Resolution.COARSE, at - timedelta(days=1), settled)
     known = datetime.fromtimestamp(coarse[-1]["at"], UTC) + COARSE if coarse else at - timedelta(days=1)
     return [
         _split("Last hour", hour),
