@@ -4,7 +4,7 @@ import torch
 
 
 def widen(x: torch.Tensor) -> torch.Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def mix(
@@ -23,16 +23,21 @@ def mix(
     pre = torch.sigmoid(m[:, :n] * scale[0] + base[:n]) + hc_eps
     post = 2 * torch.sigmoid(m[:, n : 2 * n] * scale[1] + base[n : 2 * n])
     logits = (m[:, 2 * n :] * scale[2] + base[2 * n :]).unflatten(1, (n, n))
-    matrix = torch.softmax(logits, dim=-1) + hc_eps
-    matrix = matrix / (matrix.sum(-2, keepdim=True) + hc_eps)
+    matrix = torch.softmax(logits, dim=-1).add_(hc_eps)
+    matrix.div_(matrix.sum(-2, keepdim=True).add_(hc_eps))
     for _ in range(iterations - 1):
-        matrix = matrix / (matrix.sum(-1, keepdim=True) + hc_eps)
-        matrix = matrix / (matrix.sum(-2, keepdim=True) + hc_eps)
+        matrix.div_(matrix.sum(-1, keepdim=True).add_(hc_eps))
+        matrix.div_(matrix.sum(-2, keepdim=True).add_(hc_eps))
     return pre, post, matrix
 
 
-def collapse(residual: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
-    return torch.einsum("tn,tnd->td", pre, residual.to(pre.dtype)).to(residual.dtype)
+def collapse(residual: torch.Tensor, pre: torch.Tensor, norm: torch.Tensor | None, eps: float) -> torch.Tensor:
+    rows = torch.einsum("tn,tnd->td", pre, residual.to(pre.dtype)).to(residual.dtype)
+    if norm is None:
+        return rows
+    wide = widen(rows)
+    statistic = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * statistic * norm.to(wide.dtype)).to(rows.dtype)
 
 
 def expand(residual: torch.Tensor, output: torch.Tensor, post: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

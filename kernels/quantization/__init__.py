@@ -5,7 +5,7 @@ The rules are V4.1 specification, sections 7 and 8. Inputs must be finite. Empty
 
 import torch
 
-from kernels.quantization import reference
+from kernels.quantization import native, reference
 from kernels.quantization.formats import Places, RowFormat, Rows, WeightFormat
 from kernels.quantization.weights import Weight
 
@@ -19,7 +19,9 @@ __all__ = [
     "decode_weight",
     "encode_rows",
     "encode_weight",
+    "read_rows",
     "round_rows",
+    "write_rows",
 ]
 
 
@@ -40,7 +42,29 @@ def decode_rows(rows: Rows, dtype: torch.dtype) -> torch.Tensor:
 
 def round_rows(values: torch.Tensor, row_format: RowFormat) -> torch.Tensor:
     """What is left of float rows after encoding and decoding, in their own dtype."""
-    return values if row_format is RowFormat.FLOAT else decode_rows(encode_rows(values, row_format), values.dtype)
+    if row_format is RowFormat.FLOAT:
+        return values
+    if native.takes(row_format, values.shape[-1], values.dtype, values.device):
+        return native.round_rows(values, row_format)
+    return decode_rows(encode_rows(values, row_format), values.dtype)
+
+
+def read_rows(pool: Rows, places: Places, dtype: torch.dtype) -> torch.Tensor:
+    """The rows of a block-major pool at `places`, all of which are in it, as floats [*places' shape, c]."""
+    if native.takes(pool.format, pool.channels, dtype, pool.data.device):
+        return native.read(pool, places)
+    return decode_rows(pool.at(places), dtype)
+
+
+def write_rows(
+    pool: Rows, places: Places, values: torch.Tensor, dtype: torch.dtype | None = None
+) -> torch.Tensor | None:
+    """Store float rows [n, c] in a block-major pool; with a `dtype`, what reading them there would give."""
+    if native.takes(pool.format, pool.channels, values.dtype, values.device) and dtype in (None, torch.float32):
+        return native.write(pool, places, values, rounded=dtype is not None)
+    packed = encode_rows(values, pool.format)
+    pool.put(places, packed)
+    return None if dtype is None else decode_rows(packed, dtype)
 
 
 def decode_weight(

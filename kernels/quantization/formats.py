@@ -71,6 +71,10 @@ class Rows:
     def planes(self) -> tuple[torch.Tensor, ...]:
         return (self.data,) if self.scales is None else (self.data, self.scales)
 
+    @property
+    def channels(self) -> int:
+        return self.data.shape[-1] * self.format.channels_per_byte
+
     def take(self, index: torch.Tensor) -> "Rows":
         """The rows numbered `index` (any shape, all >= 0), still packed: planes of shape [*index.shape,
         bytes].

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.sparse_attention import reference, selection
+from kernels.sparse_attention import native, reference, selection
 from kernels.sparse_attention.sources import Source
 
 __all__ = ["Source", "candidate_blocks", "index_scores", "restrict_to_blocks", "select_positions", "sparse_attention"]
@@ -27,7 +27,8 @@ def sparse_attention(
     the same. Nothing is deduplicated. The sink [H], unscaled, joins the denominator only, so a query that sees no row
     gives 0. Computed in float32 (float64 for float64).
     """
-    return reference.sparse_attention(queries, sources, bias, sink, scale)
+    form = native if native.takes(queries, sources) else reference
+    return form.sparse_attention(queries, sources, bias, sink, scale)
 
 
 def index_scores(

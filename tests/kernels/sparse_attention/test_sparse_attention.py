@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import sparse_attention as sa
-from kernels.sparse_attention import reference, selection
+from kernels.sparse_attention import native, reference, selection
 
 
 def sources(index: list[torch.Tensor], pools: list[torch.Tensor]) -> tuple[list[sa.Source], torch.Tensor]:
@@ -30,6 +30,25 @@ def test_against_softmax_with_a_sink_column(seeded: int, monkeypatch: pytest.Mon
     torch.testing.assert_close(sa.sparse_attention(q, gathered, bias, sink, scale=0.3), out)
     monkeypatch.setattr(reference, "SLICE_ELEMENTS", 1)
     torch.testing.assert_close(sa.sparse_attention(q, named, bias, sink, scale=0.3), out)
+
+
+@pytest.mark.parametrize("heads", [1, 4, 6])
+def test_native_attention(seeded: int, heads: int) -> None:
+    """The C++ kernel against the definition; what is hidden is not read, and a query does not depend on others."""
+    torch.manual_seed(seeded)
+    q, sink = torch.randn(9, heads, 32), torch.randn(heads)
+    index = [torch.randint(-1, 20, (9, 7)), torch.randint(-1, 5, (9, 12))]
+    named, bias = sources(index, [torch.randn(20, 32), torch.randn(5, 32)])
+    bias[4] = -torch.inf
+    if not native.takes(q, named):
+        pytest.skip("no C++ compiler here")
+    wanted = reference.sparse_attention(q, named, bias, sink, 0.2)
+    got = sa.sparse_attention(q, named, bias, sink, scale=0.2)
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+    assert not got[4].any()
+    few = torch.tensor([7, 2])
+    alone = sa.sparse_attention(q[few], [source.of(few) for source in named], bias[few], sink, scale=0.2)
+    assert torch.equal(alone, got[few])
 
 
 def test_no_visible_row_gives_zero() -> None:

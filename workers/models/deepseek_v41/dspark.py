@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels import hyper_connections
-from kernels.quantization import Places, Weight, decode_rows, encode_rows, round_rows
+from kernels.quantization import Places, Weight, read_rows, round_rows, write_rows
 from kernels.sparse_attention import Source
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.hyper_connections import open_streams
@@ -73,7 +73,7 @@ class DSpark:
         if plan.rows is not None:
             aux, there = aux[plan.rows], there[plan.rows]
         for number, row in enumerate(tiling(self._context, aux, there)):
-            caches.draft_window(number).put(plan.places, encode_rows(row, caches.formats.window))
+            write_rows(caches.draft_window(number), plan.places, row)
 
     def _context(self, aux: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, ...]:
         context = rms_norm(self.main_proj.linear(aux), self.main_norm, self.config.rms_norm_eps)
@@ -97,7 +97,7 @@ class DSpark:
             ring = caches.draft_window(number)
             x, block = stage.enter(residual, pre, turns.there)
             _, queries = stage.query(x, turns.there)
-            context = decode_rows(ring.at(Places(torch.full_like(past, anchor.seat), past % ring.data.shape[1])), wide)
+            context = read_rows(ring, Places(torch.full_like(past, anchor.seat), past % ring.data.shape[1]), wide)
             seen = torch.cat((context, widen(round_rows(block, formats.window)))).expand(size, -1, -1)
             bias = seen.new_zeros(seen.shape[:2])
             attended = stage.attention.attend(queries, [Source(seen)], bias)

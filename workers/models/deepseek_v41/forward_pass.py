@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.quantization import decode_rows, encode_rows
+from kernels.quantization import read_rows, round_rows, write_rows
 from kernels.sparse_attention import Source
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.dspark import DSpark
@@ -102,14 +102,18 @@ class ForwardPass:
     def _window(self, number: int, own: torch.Tensor, rows: RowSet) -> Source:
         """The window rows that each query sees; the step's own go into the ring once the older ones are read."""
         ring, plan = self.caches.window(number), rows.window
-        packed = encode_rows(own, self.caches.formats.window)
-        older = decode_rows(ring.at(plan.history), self.dtype)
-        ring.put(plan.places, packed if plan.rows is None else packed.cut(plan.rows))
-        return Source(torch.cat((older, decode_rows(packed, self.dtype))), plan.index)
+        older = read_rows(ring, plan.history, self.dtype)
+        if plan.rows is None:
+            seen = write_rows(ring, plan.places, own, self.dtype)
+            assert seen is not None
+        else:
+            seen = widen(round_rows(own, ring.format))
+            write_rows(ring, plan.places, own[plan.rows])
+        return Source(torch.cat((older, seen)), plan.index)
 
     def _write_paged(self, number: int, x: torch.Tensor) -> None:
         """Write the latents and index keys of the groups that the step closes; keep what stays open."""
-        compressor, formats = self.layers[number].compressor, self.caches.formats
+        compressor = self.layers[number].compressor
         assert compressor is not None
         closing = self.plan.closing[compressor.ratio]
         (projected,) = self.tiling(lambda part: (compressor.project(part),), x)
@@ -126,8 +130,8 @@ class ForwardPass:
         latents, index_keys = self.tiling(
             lambda members, there: compressor.close(members, there, dtype), tokens[closing.members], closing.turns.there
         )
-        self.caches.latents(number).put(closing.places, encode_rows(latents, formats.latent))
-        self.caches.index_keys(number).put(closing.places, encode_rows(index_keys, formats.index_key))
+        write_rows(self.caches.latents(number), closing.places, latents)
+        write_rows(self.caches.index_keys(number), closing.places, index_keys)
 
     def _choose(self, number: int, x: torch.Tensor, ql: torch.Tensor, turns: Turns) -> None:
         """Index sources choose anew; the others attend to what the last one chose."""

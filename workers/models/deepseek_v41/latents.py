@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.quantization import Places, Rows, decode_rows
+from kernels.quantization import Places, Rows, read_rows
 from kernels.sparse_attention import Source
 from workers.models.deepseek_v41.formats import CacheFormats
 from workers.models.deepseek_v41.groups import VisibleGroups
@@ -81,4 +81,4 @@ class LatentReader:
         return source
 
     def _unpack(self, pool: Rows, places: Places) -> torch.Tensor:
-        return decode_rows(pool.at(places), self.dtype)
+        return read_rows(pool, places, self.dtype)

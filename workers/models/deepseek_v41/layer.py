@@ -22,7 +22,6 @@ from workers.models.deepseek_v41.engram import Engram
 from workers.models.deepseek_v41.hyper_connections import HyperConnection
 from workers.models.deepseek_v41.indexer import Indexer
 from workers.models.deepseek_v41.moe import MixtureOfExperts
-from workers.models.deepseek_v41.norm import rms_norm
 from workers.models.deepseek_v41.weights import WeightShelf
 
 
@@ -50,7 +49,7 @@ class Sublayers:
         self, residual: torch.Tensor, pre: torch.Tensor, there: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(x [T, D], the attention's input; the window row [T, head_dim] that each row leaves)."""
-        x = rms_norm(hyper_connections.collapse(residual, pre), self.attn_norm, self.config.rms_norm_eps)
+        x = hyper_connections.collapse_norm(residual, pre, self.attn_norm, self.config.rms_norm_eps)
         return x, self.attention.window_row(x, there)
 
     def query(self, x: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +64,7 @@ class Sublayers:
         mix_a = self.hc_attn.mix(residual)
         residual = hyper_connections.expand(residual, self.attention.output(attended, back), mix_a.post, mix_a.matrix)
         mix_f = self.hc_ffn.mix(residual)
-        x = rms_norm(hyper_connections.collapse(residual, mix_a.pre), self.ffn_norm, self.config.rms_norm_eps)
+        x = hyper_connections.collapse_norm(residual, mix_a.pre, self.ffn_norm, self.config.rms_norm_eps)
         y, experts = self.moe(x, is_image)
         return hyper_connections.expand(residual, y, mix_f.post, mix_f.matrix), mix_f.pre, experts
 

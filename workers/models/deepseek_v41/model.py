@@ -30,7 +30,7 @@ from workers.models.deepseek_v41.groups import INVARIANT_ROWS
 from workers.models.deepseek_v41.inputs import check_ids
 from workers.models.deepseek_v41.layer import Layer
 from workers.models.deepseek_v41.layer_caches import LayerCaches
-from workers.models.deepseek_v41.norm import rms_norm, widen
+from workers.models.deepseek_v41.norm import widen
 from workers.models.deepseek_v41.plan import Planner
 from workers.models.deepseek_v41.tiling import Tiling
 from workers.models.deepseek_v41.trim import Trim, tail_start
@@ -147,7 +147,7 @@ class DeepseekV41:
         return residual[rows], pre[rows]
 
     def _read_out(self, residual: torch.Tensor, pre: torch.Tensor) -> tuple[torch.Tensor]:
-        hidden = rms_norm(hyper_connections.collapse(residual, pre), self.norm, self.config.rms_norm_eps)
+        hidden = hyper_connections.collapse_norm(residual, pre, self.norm, self.config.rms_norm_eps)
         return (widen(self.head.linear(hidden)),)
 
     def draft(self, anchor: int, cache: SequenceCache, temperatures: Sequence[float] | None = None) -> Draft:
