@@ -60,6 +60,23 @@ def price_set(
 
 
 @transaction.atomic
+def holiday_remove(*, actor: Principal, holiday: Holiday, reason: str = "") -> None:
+    """The day has peak prices again. Raises ValidationError where it has begun."""
+    require(actor, Action.PRICES_MANAGE)
+    if holiday.day <= timezone.now().date():
+        raise ValidationError({"day": "prices of the past are not changed"})
+    record(
+        actor=actor,
+        action="holiday.remove",
+        target=f"price:{holiday.book.name}",
+        before={"day": holiday.day.isoformat(), "name": holiday.name},
+        after=None,
+        reason=reason,
+    )
+    holiday.delete()
+
+
+@transaction.atomic
 def holiday_add(*, actor: Principal, book: PriceBook, day: date, name: str, reason: str = "") -> Holiday:
     """A day without peak prices. Raises ValidationError where it is one already, or has begun."""
     require(actor, Action.PRICES_MANAGE)
