@@ -117,6 +117,10 @@ class Completion:
         self._firsts = self._choices[::choices]
         """The first choice of each prompt: it says what of the prompt was cached."""
         self._work = works[0]
+        # Kept up to date rather than summed: asked for with every token.
+        self._unplaced = self._unfinished = len(self._choices)
+        self._output_tokens = 0
+        self._prompt_counts = Counts()
         self._first_token: float | None = None
         self._last_token: float | None = None
         self._ended = False
@@ -127,7 +131,7 @@ class Completion:
 
     @property
     def finished(self) -> bool:
-        return all(choice.finish_reason is not None for choice in self._choices)
+        return not self._unfinished
 
     @property
     def choices(self) -> int:
@@ -144,7 +148,7 @@ class Completion:
         return Usage(
             prompt_tokens=sum(choice.prompt_tokens for choice in self._firsts),
             hit_tokens=sum(min(choice.hit_tokens or 0, choice.prompt_tokens) for choice in self._firsts),
-            output_tokens=sum(choice.output_tokens for choice in self._choices),
+            output_tokens=self._output_tokens,
             reasoning_tokens=sum(choice.output.reasoning_tokens for choice in self._choices),
         )
 
@@ -160,7 +164,7 @@ class Completion:
 
     @property
     def _placed(self) -> bool:
-        return all(choice.placed for choice in self._choices)
+        return not self._unplaced
 
     def _place(self) -> None:
         """Send what is with no worker yet. Without usable workers `poll` tries again, for `worker_wait_s`."""
@@ -169,6 +173,7 @@ class Completion:
                 if not choice.placed:
                     choice.generation.start()
                     choice.placed = True
+                    self._unplaced -= 1
         except NoWorkers as error:
             waited = time.monotonic() - self._accepted
             if waited < self._limits.worker_wait_s and self._router.expects(self._work.deployment):
@@ -231,7 +236,14 @@ class Completion:
         )  # fmt: skip
 
     def _counts(self) -> Counts:
-        """Disjoint classes so far. Prompts that never ran have none."""
+        """Disjoint classes so far."""
+        prompts = self._prompt_counts
+        return Counts(
+            pool_hit=prompts.pool_hit, store_hit=prompts.store_hit, miss=prompts.miss, output=self._output_tokens
+        )
+
+    def _count_prompts(self) -> Counts:
+        """Of the prompts alone. Those that never ran have none."""
         ran = [choice for choice in self._firsts if choice.hit_tokens is not None]
         hits = [min(choice.hit_tokens or 0, choice.prompt_tokens) for choice in ran]
         stored = [min(choice.store_hit_tokens, hit) for choice, hit in zip(ran, hits, strict=True)]
@@ -239,7 +251,6 @@ class Completion:
             pool_hit=sum(hits) - sum(stored),
             store_hit=sum(stored),
             miss=sum(choice.prompt_tokens for choice in ran) - sum(hits),
-            output=sum(choice.output_tokens for choice in self._choices),
         )
 
     def _sent(self, counts: Counts, how: str) -> Counts:
@@ -260,11 +271,13 @@ class Completion:
                     case Scheduled():
                         choice.hit_tokens = event.pool_hit_tokens + event.store_hit_tokens
                         choice.store_hit_tokens = event.store_hit_tokens
+                        self._prompt_counts = self._count_prompts()
                         self._check_classes(choice, event)
                         return Update(choice.index, started=True)
                     case Output():
                         return self._output(choice, event)
                     case Restarted():
+                        self._output_tokens -= choice.output_tokens
                         choice.output_tokens = 0
                         return Update(choice.index, restarted=True)
                     case RequestFailed():
@@ -280,6 +293,7 @@ class Completion:
     def _output(self, choice: _Choice, event: Output) -> Update:
         piece = choice.output.push(event.tokens)
         choice.output_tokens += piece.tokens
+        self._output_tokens += piece.tokens
         if self._streaming:
             self._admitted.progress(self._counts())
         self._time_tokens(piece.tokens)
@@ -297,6 +311,8 @@ class Completion:
             choice.finish_reason = self._finish_reason(choice, event.finish, rest)
         update.content, update.reasoning, update.tools = piece.content, piece.reasoning, piece.tools
         update.finish_reason, update.stop_sequence = choice.finish_reason, piece.stop
+        if choice.finish_reason is not None:
+            self._unfinished -= 1
         if self.finished:
             self.close(choice.finish_reason or Finish.STOP.value)
         return update
