@@ -235,3 +235,13 @@ def test_gateway_totals_only_grow() -> None:
     assert totals.ended == {"stop": 3}
     assert totals.latencies.e2e.total_s == pytest.approx(3.0)
     assert sum(totals.latencies.decode.counts) == 1
+
+
+def test_hits_are_told_apart_by_where_they_came_from() -> None:
+    feed = Feed()
+    feed.give(worker(seq=1, hit=100, miss=50, store_hit_tokens=60, recomputed_tokens=10, short_tokens=5)).tick()
+    feed.give(worker(seq=2, hit=300, miss=90, store_hit_tokens=160, recomputed_tokens=30, short_tokens=9))
+    frame, totals = feed.tick()
+    assert (frame.tokens.hit, frame.tokens.store_hit, frame.tokens.recomputed, frame.tokens.short) == (200, 100, 20, 4)
+    assert (totals.store_hit, totals.recomputed, totals.short) == (100, 20, 4)
+    assert frame.tokens_per_s.store_hit <= frame.tokens_per_s.hit
