@@ -17,7 +17,7 @@ class WeightFormat(enum.StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     W8 = "w8"
-    """int8 with one scale per output row; inputs stay as they are."""
+    """int8 with one scale per output row; inputs keep 13 bits of their row's largest value, or more."""
     W8A8 = "w8a8"
     """The same, and inputs are int8 with one scale per row: no row's result depends on its neighbours."""
 
@@ -36,7 +36,8 @@ class PrefillTrim(enum.StrEnum):
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Part of a revision's immutable specification; changing any of them makes a new revision."""
 
-    weight_format: WeightFormat = WeightFormat.FP32
+    weight_format: WeightFormat = WeightFormat.W8
+    """The fastest within 1 % of fp32's perplexity (`benchmarks/perplexity.py`, decision 0016)."""
     batch_invariant: bool = False
     """Results equal to the bit whatever shares the batch; slower."""
     prefill_trim: PrefillTrim = PrefillTrim.COMPACT

@@ -73,21 +73,27 @@ struct Row {
     float peak, total;
 };
 
+// Where a tile's keys and values lie: strips of 16 keys in their blocks, or all of them unpacked side by side.
+template <class T>
+struct Source {
+    const T *keys[KEYS / STRIP];
+    int64_t key_stride;
+    const T *values[KEYS / STRIP];
+    int64_t run;  // keys whose values follow each other
+};
+
 // ROWS query rows over one tile of keys [first, first + live).
 template <class T, int ROWS>
-void tile(const float *const *q, Row *rows, float *out, const T *keys, const T *values, const int64_t *slots,
-          const Geometry &g, int64_t kv_head, int64_t first, int64_t live, float scale) {
+void tile(const float *const *q, Row *rows, float *out, const Source<T> &from, const Geometry &g, int64_t first,
+          int64_t live, float scale) {
     alignas(64) float weights[ROWS * KEYS];
-    const int64_t head_size = g.channels * g.block_rows;
     for (int64_t j = 0; j < KEYS; j += STRIP) {
-        if (j >= live) {
+        if (j < live) {
+            scores<T, ROWS>(q, from.keys[j / STRIP], from.key_stride, g.channels, scale, weights + j);
+        } else {
             for (int r = 0; r < ROWS; ++r)
                 for (int i = 0; i < STRIP; ++i) weights[r * KEYS + j + i] = -INFINITY;
-            continue;
         }
-        int64_t slot = slots[(first + j) / g.block_rows], inside = (first + j) % g.block_rows;
-        scores<T, ROWS>(q, keys + slot * g.key_slot + kv_head * head_size + inside, g.block_rows, g.channels, scale,
-                        weights + j);
     }
     for (int r = 0; r < ROWS; ++r) {
         float *w = weights + r * KEYS;
@@ -113,18 +119,13 @@ void tile(const float *const *q, Row *rows, float *out, const T *keys, const T *
         rows[r].total += sum(total);
     }
     for (int64_t c = 0; c < g.channels; c += STRIP)
-        for (int64_t j = 0; j < live;) {
-            int64_t slot = slots[(first + j) / g.block_rows], inside = (first + j) % g.block_rows;
-            int64_t run = std::min(live - j, g.block_rows - inside);
-            mix<T, ROWS>(weights + j, values + slot * g.value_slot + kv_head * head_size + inside * g.channels + c,
-                         g.channels, run, out + c);
-            j += run;
-        }
+        for (int64_t j = 0; j < live; j += from.run)
+            mix<T, ROWS>(weights + j, from.values[j / STRIP] + c, g.channels, std::min(from.run, live - j), out + c);
 }
 
 template <class T>
-using Tile = void (*)(const float *const *, Row *, float *, const T *, const T *, const int64_t *, const Geometry &,
-                      int64_t, int64_t, int64_t, float);
+using Tile = void (*)(const float *const *, Row *, float *, const Source<T> &, const Geometry &, int64_t, int64_t,
+                      float);
 
 template <class T, int ROWS = MAX_ROWS>
 Tile<T> tile_of(int rows) {
@@ -132,6 +133,47 @@ Tile<T> tile_of(int rows) {
         return nullptr;
     } else {
         return rows == ROWS ? &tile<T, ROWS> : tile_of<T, ROWS - 1>(rows);
+    }
+}
+
+template <class T>
+Source<T> in_blocks(const T *keys, const T *values, const int64_t *slots, const Geometry &g, int64_t kv_head,
+                    int64_t first, int64_t live) {
+    Source<T> source{{}, g.block_rows, {}, STRIP};
+    const int64_t head = kv_head * g.channels * g.block_rows;
+    for (int64_t j = 0; j < live; j += STRIP) {
+        int64_t slot = slots[(first + j) / g.block_rows], inside = (first + j) % g.block_rows;
+        source.keys[j / STRIP] = keys + slot * g.key_slot + head + inside;
+        source.values[j / STRIP] = values + slot * g.value_slot + head + inside * g.channels;
+    }
+    return source;
+}
+
+// The same as floats in `scratch` [2 * KEYS * channels]: worth it where several tiles of rows read them.
+template <class T>
+Source<float> unpacked(const Source<T> &packed, const Geometry &g, int64_t live, float *scratch) {
+    Source<float> source{{}, KEYS, {}, KEYS};
+    float *values = scratch + KEYS * g.channels;
+    for (int64_t j = 0; j < live; j += STRIP) {
+        for (int64_t c = 0; c < g.channels; ++c)
+            for (int i = 0; i < STRIP; i += LANES)
+                store(scratch + c * KEYS + j + i, load(packed.keys[j / STRIP] + c * packed.key_stride + i));
+        for (int64_t at = 0; at < STRIP * g.channels; at += LANES)
+            store(values + j * g.channels + at, load(packed.values[j / STRIP] + at));
+        source.keys[j / STRIP] = scratch + j;
+        source.values[j / STRIP] = values + j * g.channels;
+    }
+    return source;
+}
+
+template <class T>
+void all_tiles(int64_t count, const float *const *q, Row *rows, float *result, const Source<T> &source,
+               const Geometry &g, int64_t first, int64_t live, float scale) {
+    int64_t tiles = (count + MAX_ROWS - 1) / MAX_ROWS;
+    for (int64_t t = 0; t < tiles; ++t) {
+        int64_t begin = count * t / tiles, size = count * (t + 1) / tiles - begin;
+        tile_of<T>(static_cast<int>(size))(q + begin, rows + begin, result + begin * g.channels, source, g, first,
+                                           live, scale);
     }
 }
 
@@ -151,14 +193,18 @@ void item(const float *queries, const T *keys, const T *values, const int64_t *t
         to_row[i] = out + ((span.start + position) * g.heads + head) * c;
         rows[i] = {span.context + position, -INFINITY, 0.0f};
     }
-    int64_t length = rows[count - 1].position + 1, tiles = (count + MAX_ROWS - 1) / MAX_ROWS;
-    for (int64_t first = 0; first < length; first += KEYS)
-        for (int64_t t = 0; t < tiles; ++t) {
-            int64_t begin = count * t / tiles, size = count * (t + 1) / tiles - begin;
-            tile_of<T>(static_cast<int>(size))(q.data() + begin, rows.data() + begin, result.data() + begin * c, keys,
-                                               values, tables + span.table, g, kv_head, first,
-                                               std::min<int64_t>(KEYS, length - first), scale);
-        }
+    const int64_t length = rows[count - 1].position + 1;
+    const bool unpack = count > MAX_ROWS;
+    std::vector<float> scratch(unpack ? 2 * KEYS * c : 0);
+    for (int64_t first = 0; first < length; first += KEYS) {
+        int64_t live = std::min<int64_t>(KEYS, length - first);
+        Source<T> source = in_blocks(keys, values, tables + span.table, g, kv_head, first, live);
+        if (unpack)
+            all_tiles(count, q.data(), rows.data(), result.data(), unpacked(source, g, live, scratch.data()), g, first,
+                      live, scale);
+        else
+            all_tiles(count, q.data(), rows.data(), result.data(), source, g, first, live, scale);
+    }
     for (int64_t i = 0; i < count; ++i)
         for (int64_t at = 0; at < c; at += LANES)
             store(to_row[i] + at, load(result.data() + i * c + at) / rows[i].total);

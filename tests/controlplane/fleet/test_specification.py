@@ -38,7 +38,7 @@ def test_every_field_counts(changes: dict[str, object]) -> None:
 
 
 def test_the_hash_is_the_same_in_every_process() -> None:
-    assert spec().hash() == "7b18914b4b010f23da0734852da1ebe350f5d2132ab532f9608cc1250b5425b8"
+    assert spec().hash() == "60f6a7936168f960bffac96dc12f0a655b7c665e463ded071c2e9edc85e08376"
 
 
 def test_unknown_fields_are_errors() -> None:
@@ -52,7 +52,7 @@ def test_weight_formats_and_trims_are_settings_of_a_revision(weight_format: Weig
     engine = json.dumps({"weight_format": weight_format.value, "prefill_trim": trim.value}).encode()
     settings = msgspec.json.decode(engine, type=EngineSettings)
     assert (settings.weight_format, settings.prefill_trim) == (weight_format, trim)
-    default = (weight_format, trim) == (WeightFormat.FP32, PrefillTrim.COMPACT)
+    default = (weight_format, trim) == (WeightFormat.W8, PrefillTrim.COMPACT)
     assert (spec(engine=settings).hash() == spec().hash()) is default
 
 
