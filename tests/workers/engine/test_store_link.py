@@ -6,6 +6,7 @@ import shutil
 import time
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tests.workers.engine.factories import (
@@ -20,6 +21,7 @@ from tests.workers.engine.factories import (
 from tests.workers.kvstore.factories import StoreFactory, policy, set_policy
 from workers.engine.api import EngineRequest
 from workers.engine.engine import Engine
+from workers.identity import CacheIdentity
 from workers.kvstore.extent import salt_id
 from workers.kvstore.store import Store
 from workers.models.base import CausalModel
@@ -143,6 +145,34 @@ def test_another_tenant_another_class_of_bytes_and_a_purge_miss(stores: StoreFac
     store.policy.refresh_purges()
     engine.step()
     assert hit_of(engine, replace(again(request), request_id=RequestId("after"))) == (0, 0, 50)
+
+
+OTHERS = {
+    "weights_fingerprint": "w2",
+    "tokenizer_fingerprint": "t2",
+    "weight_format": "bf16",
+    "numerics": "batch_invariant",
+    "cache_dtype": "bfloat16",
+    "layout_version": 2,
+    "block_tokens": 8,
+    "parallel_layout": "tp2",
+}
+
+
+def test_whatever_changes_the_bytes_misses(stores: StoreFactory) -> None:
+    """Each field of the identity alone keeps blocks apart."""
+    assert set(OTHERS) == set(CacheIdentity.__struct_fields__)
+    model, request = tiny_llama(), make_request(some_tokens(50), max_tokens=1)
+    settings = EngineSettings(pool_blocks=32)
+    first = Engine(model, settings, identity(), store=stores.open())
+    generate(first, request)
+    settle(first, stores._open[0])
+    same = Engine(model, settings, identity(), store=stores._open[0])
+    assert hit_of(same, again(request)) == (0, 48, 2)
+    for name, value in OTHERS.items():
+        other = msgspec.structs.replace(identity(), **{name: value})
+        engine = Engine(model, settings, other, store=stores._open[0])
+        assert hit_of(engine, again(request)) == (0, 0, 50), f"{name} is no part of the identity"
 
 
 def test_a_purge_of_a_class_or_model_reaches_the_pool(stores: StoreFactory) -> None:
