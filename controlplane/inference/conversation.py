@@ -14,6 +14,7 @@ from typing import Any
 
 import deepseek_recipe as recipe
 
+from controlplane.inference.conversion_gaps import amended, forces_call, is_strict, tools_of
 from controlplane.inference.errors import context_length, invalid
 from controlplane.inference.grammars import (
     Dialect,
@@ -94,14 +95,14 @@ class ChatModel:
     def count_tokens(self, call: Call) -> int:
         """Tokens of the prompt alone."""
         converted = self._convert(call)
-        return len(self._encode(call, converted, _tools(call, converted.conversation)))
+        return len(self._encode(call, converted, tools_of(call, converted.conversation)))
 
     # --- conversations -------------------------------------------------------------------------------------------
 
     def _conversation(self, call: Call, context_limit: int) -> Prompt:
         converted = self._convert(call)
         conversation = converted.conversation
-        tools = _tools(call, conversation)
+        tools = tools_of(call, conversation)
         grammar = self._grammar(call, converted, tools)
         tokens = self._encode(call, converted, tools)
         # The library resolves these for DeepSeek's models (a thinking model samples at 1.0, whatever was asked for).
@@ -145,9 +146,9 @@ class ChatModel:
             for name in ("thinking", "reasoning_effort", "reasoning", "output_config"):
                 body.pop(name, None)
         elif call.protocol is Protocol.RESPONSES:
-            if call.wants_thinking is False or (_forces_call(body) and "reasoning" not in body):
+            if call.wants_thinking is False or (forces_call(body) and "reasoning" not in body):
                 body["reasoning"] = {"effort": "none"}
-        elif _forces_call(body) and call.wants_thinking is None:
+        elif forces_call(body) and call.wants_thinking is None:
             body["thinking"] = {"type": "disabled"}
             body.pop("reasoning_effort", None)
             body.pop("output_config", None)
@@ -157,7 +158,7 @@ class ChatModel:
         schema = call.answer_schema
         if self.encoding is not None:
             if schema is not None or call.continues:
-                conversation = _amended(conversation, schema=schema, continues=call.continues)
+                conversation = amended(conversation, schema=schema, continues=call.continues)
             return self.encoding.encode(conversation)
         assert self.renderer is not None
         shown = conversation.response_schema if schema is None else schema
@@ -184,7 +185,7 @@ class ChatModel:
         match conversation.response_format:
             case "json_schema":
                 schema = conversation.response_schema
-                return json_answer(closed(schema) if _is_strict(call) else schema, param=param)
+                return json_answer(closed(schema) if is_strict(call) else schema, param=param)
             case "regex":
                 return regex_answer(conversation.response_regex or "", param="response_format.regex")
         return ""
@@ -249,48 +250,6 @@ class ChatModel:
                     param="logit_bias",
                     code="invalid_value",
                 )
-
-
-def _tools(call: Call, conversation: recipe.Conversation) -> list[Tool]:
-    """The tools on offer, with the schemas of the request: the library's strict ones lack lengths and counts."""
-    asked = {}
-    for tool in call.body.get("tools") or ():
-        function = tool["function"] if isinstance(tool.get("function"), dict) else tool
-        asked[function.get("name")] = function.get("parameters", function.get("input_schema"))
-    tools = []
-    for tool in conversation.tools:
-        parameters = asked.get(tool.name, tool.parameters)
-        strict = bool(tool.strict)
-        tools.append(Tool(tool.name, tool.description, closed(parameters) if strict else parameters, strict=strict))
-    return tools
-
-
-def _is_strict(call: Call) -> bool:
-    """Whether the answer's schema was asked for as a strict one."""
-    wanted = call.body.get("response_format") or (call.body.get("text") or {}).get("format") or {}
-    return bool(wanted.get("json_schema", wanted).get("strict"))
-
-
-def _forces_call(body: dict[str, Any]) -> bool:
-    choice = body.get("tool_choice")
-    kind = choice.get("type") if isinstance(choice, dict) else choice
-    return kind in ("required", "function", "any", "tool", "allowed_tools")
-
-
-def _amended(conversation: recipe.Conversation, *, schema: Any, continues: bool) -> recipe.Conversation:
-    """The conversation with what the conversion of Messages leaves out."""
-    messages = list(conversation.messages)
-    if continues:
-        last = messages[-1]
-        messages[-1] = recipe.AssistantMessage(last.content, last.reasoning_content, last.tool_calls, prefix=True)
-    return recipe.Conversation(
-        messages,
-        thinking_mode=conversation.thinking_mode,
-        tools=conversation.tools,
-        tool_choice=conversation.tool_choice,
-        reasoning_effort=conversation.reasoning_effort,
-        response_schema=schema,
-    )
 
 
 def _check_context(prompt: int, output: int | None, context_limit: int) -> None:
