@@ -9,7 +9,7 @@ const out = join(here, "..", "static", "dashboard", "build");
 
 /** Every icon that a template or a script names, from feather-icons. */
 const ICONS = [
-  "activity", "alert-circle", "alert-triangle", "check", "chevron-down", "chevron-left", "chevron-right", "chevron-up", "clipboard",
+  "activity", "alert-circle", "alert-triangle", "bar-chart-2", "check", "chevron-down", "chevron-left", "chevron-right", "chevron-up", "clipboard",
   "copy", "database", "file-text", "key", "log-out", "message-square", "monitor", "moon", "plus", "rotate-ccw", "search",
   "send", "server", "sliders", "square", "sun", "terminal", "trash-2", "user", "x",
 ];

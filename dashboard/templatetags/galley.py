@@ -38,6 +38,7 @@ PAGES: Final = (
     ("workers", "Workers", "server", Action.FLEET_VIEW),
     ("cache", "Cache", "database", Action.TELEMETRY_VIEW),
     ("playground", "Playground", "message-square", Action.INFERENCE_USE),
+    ("usage", "Usage", "bar-chart-2", Action.COSTS_VIEW),
     ("keys", "Keys", "key", Action.KEYS_VIEW),
     ("audit", "Audit", "file-text", Action.AUDIT_VIEW),
 )
@@ -49,10 +50,12 @@ def _inside(path: str, url: str) -> bool:
 
 
 def _sees(principal: Principal, action: Action) -> bool:
-    """Keys are a tenant's: the page is there for who sees those of any tenant."""
+    """Keys and usage are a tenant's: the page is there for who sees those of any tenant."""
     if can(principal, action):
         return True
-    return action is Action.KEYS_VIEW and any(can(principal, action, tenant=tenant.slug) for tenant in tenants())
+    return action in (Action.KEYS_VIEW, Action.COSTS_VIEW) and any(
+        can(principal, action, tenant=tenant.slug) for tenant in tenants()
+    )
 
 
 @register.simple_tag

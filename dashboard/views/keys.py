@@ -17,9 +17,10 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_safe
 
 from controlplane.accounts import selectors, services
-from controlplane.accounts.models import Tenant
+from controlplane.accounts.models import APIKey, Tenant
 from controlplane.accounts.permissions import Action, PermissionRefused, Principal, Scope, can
 from dashboard.access import principal_of, sign_in_required, wants_partial
+from dashboard.views.panels import LimitsForm, done, panel
 
 PAGE_SIZE = 50
 LIFETIMES = [("", "Never"), ("30", "In 30 days"), ("90", "In 90 days"), ("365", "In a year")]
@@ -59,6 +60,10 @@ class KeyForm(forms.Form):
         return [(scope.value, str(scope.label), SCOPE_HELP[scope], scope.value in chosen) for scope in Scope]
 
 
+class RotateForm(forms.Form):
+    overlap_hours = forms.FloatField(label="Overlap, hours", min_value=0, max_value=24 * 90, initial=24)
+
+
 @require_safe
 @never_cache
 @sign_in_required
@@ -75,8 +80,11 @@ def index(request: HttpRequest) -> HttpResponse:
         )
     page = Paginator(keys, PAGE_SIZE).get_page(request.GET.get("page"))
     manageable = {tenant.slug for tenant in tenants if can(principal, Action.KEYS_MANAGE, tenant=tenant.slug)}
+    sees_tenants = can(principal, Action.TENANTS_MANAGE)
     template = "dashboard/partials/key_list.html" if wants_partial(request) else "dashboard/keys.html"
-    return render(request, template, {"page": page, "query": query, "manageable": manageable})
+    return render(
+        request, template, {"page": page, "query": query, "manageable": manageable, "sees_tenants": sees_tenants}
+    )
 
 
 @sensitive_variables("raw")
@@ -102,8 +110,8 @@ def create(request: HttpRequest) -> HttpResponse:
             form.add_error(None, error)
         else:
             # Rendered, not redirected to: the key is in this one response and nowhere else.
-            return _panel(request, "key_created", {"key": key, "raw": raw})
-    return _panel(request, "key_form", {"form": form}, status=422 if form.is_bound else 200)
+            return panel(request, "key_created", {"key": key, "raw": raw})
+    return panel(request, "key_form", {"form": form}, status=422 if form.is_bound else 200)
 
 
 @require_http_methods(["GET", "POST"])
@@ -114,16 +122,52 @@ def revoke(request: HttpRequest, key_id: int) -> HttpResponse:
     tenants = _tenants(principal, Action.KEYS_MANAGE)
     key = get_object_or_404(selectors.api_keys().filter(tenant__in=tenants), pk=key_id)
     if request.method == "GET":
-        return _panel(request, "key_revoke", {"key": key})
+        return panel(request, "key_revoke", {"key": key})
     services.key_revoke(actor=principal, key=key, reason=request.POST.get("reason", "").strip()[:500])
     if wants_partial(request):
         return HttpResponse(status=204, headers={"HX-Refresh": "true"})
     return redirect("dashboard:keys")
 
 
-def _panel(request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    """A dialog's content for htmx, the same on a page of its own without scripts."""
-    partial = f"dashboard/partials/{name}.html"
-    dialog = wants_partial(request)
-    template = partial if dialog else "dashboard/panel.html"
-    return render(request, template, {**context, "partial": partial, "dialog": dialog}, status=status)
+@sensitive_variables("raw")
+@require_http_methods(["GET", "POST"])
+@never_cache
+@sign_in_required
+def rotate(request: HttpRequest, key_id: int) -> HttpResponse:
+    principal = principal_of(request)
+    key = _manageable(principal, key_id)
+    form = RotateForm(request.POST if request.method == "POST" else None)
+    if form.is_bound and form.is_valid():
+        overlap = timedelta(hours=form.cleaned_data["overlap_hours"])
+        try:
+            new, raw = services.key_rotate(actor=principal, key=key, overlap=overlap)
+        except (PermissionRefused, ValidationError) as error:
+            form.add_error(None, str(error) if isinstance(error, PermissionRefused) else "; ".join(error.messages))
+        else:
+            return panel(request, "key_created", {"key": new, "raw": raw})
+    note = "A new key with the same scopes and limits; the old one works on until the overlap is over."
+    return _simple(request, form, f"Rotate “{key.name}”", "Make the new key", note)
+
+
+@require_http_methods(["GET", "POST"])
+@never_cache
+@sign_in_required
+def limits(request: HttpRequest, key_id: int) -> HttpResponse:
+    principal = principal_of(request)
+    key = _manageable(principal, key_id)
+    form = LimitsForm(request.POST if request.method == "POST" else None, initial=LimitsForm.initial_of(key.limits))
+    if form.is_bound and form.is_valid():
+        services.key_set_limits(actor=principal, key=key, limits=form.limits())
+        return done(request, "dashboard:keys")
+    note = "Empty is no limit. The tenant's own limits apply as well."
+    return _simple(request, form, f"Limits of “{key.name}”", "Save limits", note)
+
+
+def _manageable(principal: Principal, key_id: int) -> APIKey:
+    tenants = _tenants(principal, Action.KEYS_MANAGE)
+    return get_object_or_404(selectors.api_keys().filter(tenant__in=tenants), pk=key_id)
+
+
+def _simple(request: HttpRequest, form: forms.Form, title: str, submit: str, note: str) -> HttpResponse:
+    context = {"form": form, "title": title, "submit": submit, "note": note, "back": "dashboard:keys"}
+    return panel(request, "simple_form", context, status=422 if form.is_bound else 200)

@@ -3,7 +3,7 @@ import htmx from "htmx.org";
 import "idiomorph/htmx";
 import { announce } from "./lib/dom.ts";
 import { startTheme } from "./lib/theme.ts";
-import { localiseTimes } from "./lib/time.ts";
+import { localiseTimes, rememberZone } from "./lib/time.ts";
 
 htmx.config.allowEval = false;
 htmx.config.includeIndicatorStyles = false;
@@ -20,6 +20,7 @@ htmx.config.responseHandling = [
 
 startTheme();
 localiseTimes(document);
+rememberZone();
 
 document.body.addEventListener("htmx:afterSwap", () => localiseTimes(document));
 document.body.addEventListener("htmx:responseError", (event) => {

@@ -17,6 +17,7 @@ from controlplane.accounts.permissions import SYSTEM, Role, Scope
 from controlplane.metering.ledger import usage_record
 from tests.controlplane.accounts import factories
 from tests.controlplane.metering.factories import event
+from tests.streaming import streamed
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db]
 
@@ -28,10 +29,6 @@ def browser(role: Role, tenant: Any = None) -> Client:
     client = Client()
     client.force_login(factories.user(role, tenant=tenant))
     return client
-
-
-def text(response: Any) -> str:
-    return b"".join(response.streaming_content).decode() if response.streaming else response.content.decode()
 
 
 def test_usage_by_hour_of_a_zone_for_who_may_see_it() -> None:
@@ -63,11 +60,11 @@ def test_csv_of_hours_and_of_requests() -> None:
     client = browser(Role.BILLING)
     response = client.get("/api/usage.csv", SPAN)
     assert response["content-disposition"].endswith('-hours.csv"')
-    rows = list(csv.DictReader(io.StringIO(text(response))))
+    rows = list(csv.DictReader(io.StringIO(streamed(response))))
     assert [row["requests"] for row in rows] == ["1", "1", "1"]
     assert sum(int(row["amount_pico_usd"]) for row in rows) == 3 * 28_590_000
     assert {row["key"] for row in rows} == {"'=cmd()", "gk-abcdefgh"}
-    rows = list(csv.DictReader(io.StringIO(text(client.get("/api/usage.csv", {**SPAN, "detail": "requests"})))))
+    rows = list(csv.DictReader(io.StringIO(streamed(client.get("/api/usage.csv", {**SPAN, "detail": "requests"})))))
     assert len({row["request_id"] for row in rows}) == 3
 
 

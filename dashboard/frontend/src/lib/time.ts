@@ -13,6 +13,11 @@ const full = new Intl.DateTimeFormat("en-GB", {
 });
 const exact = new Intl.DateTimeFormat("en-GB", { dateStyle: "full", timeStyle: "long" });
 
+/** Tells the server the reader's zone: sums by hour and day are made there. */
+export function rememberZone(): void {
+  document.cookie = `galley_zone=${encodeURIComponent(zone)}; path=/; max-age=31536000; samesite=lax`;
+}
+
 /** 14:03:22, from Unix seconds. */
 export function clockTime(at: number): string {
   return clock.format(at * 1_000);
