@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -152,7 +153,7 @@ def served(folder: Path) -> Iterator[tuple[Any, Any]]:
     stubs = StubThread(folder, revision=deployment.revision.hash, valkey_url=scratch.VALKEY.url)
     for role in (Role.PREFILL, Role.DECODE):
         stubs.add(role)
-    database = scratch.POSTGRES.url.rpartition("/")[2].partition("?")[0]
+    database = urlsplit(scratch.POSTGRES.url).path.lstrip("/")
     gateway = LiveGateway(
         key=raw, models_key="", sessions={}, stubs=stubs, database=database, log=folder / "gateway.log"
     )
