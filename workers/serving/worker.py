@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -138,7 +139,10 @@ class Worker:
         if not self.engine.stop(STOP_DEADLINE_S):
             logger.warning("the engine's step did not end in time")
         if self._loaded is not None and self._loaded.store is not None:
-            await asyncio.to_thread(self._loaded.store.close, STORE_DEADLINE_S)
+            # A thread that nobody waits for at the process's end: a dead mount may keep it for ever.
+            closing = threading.Thread(target=self._loaded.store.close, args=(STORE_DEADLINE_S,), daemon=True)
+            closing.start()
+            await asyncio.to_thread(closing.join, STORE_DEADLINE_S)
 
     def _signalled(self) -> None:
         self.drain(self.spec.drain_deadline_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from dataclasses import replace
 
@@ -219,6 +220,27 @@ def test_without_root_or_index_requests_go_on(stores: StoreFactory) -> None:
     assert run_to_end(other).tokens[request.request_id] == cold
     stores._open[1].flush()
     assert not stores._open[1].status().ok
+
+
+def test_reads_that_hang_hold_nobody_up(stores: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the store had is computed after the deadline; who wants nothing of it does not wait that long."""
+    engine = engine_over(stores.open())
+    known, other = make_request(some_tokens(50), max_tokens=1), make_request(some_tokens(50, seed=1), max_tokens=1)
+    cold = generate(engine, known)
+    settle(engine, stores._open[0])
+    slow = stores.open(read_deadline_s=3.0)
+    release = threading.Event()
+    opened = slow.root.open
+    monkeypatch.setattr(slow.root, "open", lambda extent: opened(extent) if release.wait(60) else -1)
+    late = engine_over(slow)
+    late.submit(known)
+    late.submit(other)
+    outcome = run_to_end(late, steps=2_000_000)
+    release.set()
+    assert list(outcome.scheduled) == [other.request_id, known.request_id]
+    assert outcome.scheduled[known.request_id].store_hit_tokens == 0
+    assert outcome.tokens[known.request_id] == cold
+    assert [ailment.trouble for ailment in slow.status().ailments] == ["slow"]
 
 
 def test_a_request_that_ends_while_its_prefix_is_read_leaves_nothing(stores: StoreFactory) -> None:
