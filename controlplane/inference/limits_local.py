@@ -18,6 +18,7 @@ ALLOWANCE_S: Final = 30.0
 class _Left:
     requests: float
     tokens: float
+    most_active: int
     active: int = 0
 
 
@@ -51,6 +52,7 @@ class LocalAllowance:
             found = self._subjects[one.subject.name] = _Left(
                 requests=(one.limits.requests_per_minute or 0) * part,
                 tokens=(one.limits.tokens_per_minute or 0) * part,
+                most_active=max((one.limits.concurrent_requests or 0) // max(self.gateways, 1), 1),
             )
         return found
 
@@ -61,4 +63,4 @@ def _fits(one: Limited, left: _Left, tokens: int) -> bool:
         return False
     if limits.tokens_per_minute is not None and left.tokens < tokens:
         return False
-    return limits.concurrent_requests is None or left.active < limits.concurrent_requests
+    return limits.concurrent_requests is None or left.active < left.most_active
