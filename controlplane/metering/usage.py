@@ -93,6 +93,15 @@ class UsageRow:
     group: dict[str, Any]
     usage: Usage
 
+    @property
+    def local(self) -> str:
+        """The hour as the zone's clocks show it, with the offset: one hour of autumn comes twice."""
+        return f"{self.at:%Y-%m-%d %H:%M %z}" if self.at is not None else ""
+
+    @property
+    def local_day(self) -> str:
+        return f"{self.at:%Y-%m-%d}" if self.at is not None else ""
+
 
 def usd(pico: int) -> Decimal:
     return Decimal(pico) / PICO_PER_DOLLAR
