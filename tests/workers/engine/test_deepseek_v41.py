@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from tests.workers.engine.factories import make_engine, make_request, transfer
-from tests.workers.models.deepseek_v41.factories import TINY, random_ids, write_tiny
+from tests.workers.models.deepseek_v41.factories import TINY, TINY_QUANTIZED, random_ids, write_tiny
 from workers.engine.api import EngineRequest
 from workers.engine.engine import Engine
 from workers.manifest import ModelManifest, write_manifest
 from workers.models.base import CausalModel
+from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.store import load_model
 from workers.protocol import RequestId, TokenDelta
 from workers.spec import PrefillTrim
@@ -29,9 +30,8 @@ OUTPUTS = 4
 _cold = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_tiny(tmp_path_factory.mktemp("v41"))
+def stored(folder: Path, config: DeepseekV41Config = TINY) -> Path:
+    write_tiny(folder, config)
     manifest = ModelManifest(
         name="tiny",
         family="deepseek_v41",
@@ -53,13 +53,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(tmp_path_factory.mktemp("v41"))
+
+
+@pytest.fixture(scope="module")
 def model(folder: Path) -> CausalModel:
     return load_model(folder)
 
 
-@pytest.fixture(scope="module")
-def invariant(folder: Path) -> CausalModel:
-    return load_model(folder, batch_invariant=True)
+@pytest.fixture(scope="module", params=[TINY, TINY_QUANTIZED], ids=["float", "quantised"])
+def invariant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CausalModel:
+    """Quantised: its caches hold four and eight bits, where the least rounding would show as another code."""
+    return load_model(stored(tmp_path_factory.mktemp("v41"), request.param), batch_invariant=True)
 
 
 def engine_of(model: CausalModel, **settings: object) -> Engine:
@@ -190,6 +196,9 @@ def test_batch_invariant_results_are_equal_to_the_bit(invariant: CausalModel, se
     alone = engine_of(invariant)
     for request in requests:
         assert_cold(alone, answers, [request], 0.0)
+    prefill, decode = engine_of(invariant, max_batch_tokens=32), engine_of(invariant)
+    split = make_request(known, max_tokens=OUTPUTS)
+    assert transfer(prefill, decode, split).tokens[split.request_id] == cold(alone, known)[0][0]
 
 
 @pytest.mark.parametrize("prompt", [1, W, 3 * W + 1, 99])
