@@ -187,9 +187,12 @@ def cache_identity(manifest: ModelManifest, model: CausalModel, device: str = "c
     """What names this model's blocks, beside tenant and tokens. Windows count too: later layers' rows follow from
     what they lost.
     """
+    from kernels.native import path
+
     spec = model.cache_spec()
     groups: tuple[PagedGroup | WindowGroup, ...] = (*spec.paged, *spec.windows)
-    mode = "batch_invariant" if model.batch_invariant else "default"
+    # Native and eager kernels agree to rounding, not to the bit.
+    mode = f"batch_invariant-{path()}" if model.batch_invariant else "default"
     return CacheIdentity(
         weights_fingerprint=manifest.weights_fingerprint,
         tokenizer_fingerprint=manifest.tokenizer_fingerprint,

@@ -1,0 +1,1 @@
+"""Other people's servers, installed and started for comparison."""
