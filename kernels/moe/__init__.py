@@ -5,11 +5,12 @@ T rows, D channels, I inner channels, E experts, k experts per row. T may be 0.
 
 import torch
 
-from kernels.moe import forms, reference
+from kernels.moe import forms, native, reference
+from kernels.moe.native import PackedExperts
 from kernels.quantization.formats import WeightFormat
 from kernels.quantization.weights import Weight
 
-__all__ = ["gated", "gated_ffn", "mix_experts", "route"]
+__all__ = ["PackedExperts", "gated", "gated_ffn", "mix_experts", "mix_packed", "pack", "route"]
 
 
 def route(
@@ -62,3 +63,18 @@ def mix_experts(
     if sizes.prefer_padding and (room := forms.busiest(experts, sizes.experts)) * sizes.experts <= 4 * sizes.pairs:
         return forms.mix_padded(x, experts, weights, w1.data, w3.data, w2.data, limit, room)
     return forms.mix_sorted(x, experts, weights, w1.data, w3.data, w2.data, limit)
+
+
+def pack(w1: torch.Tensor, w3: torch.Tensor, w2: torch.Tensor, weight_format: str) -> PackedExperts | None:
+    """Experts for `mix_packed`, from float32 stacks as in `mix_experts`; None where there are no native kernels.
+
+    `weight_format` is one of `kernels.linear.FORMATS`.
+    """
+    return native.pack(w1, w3, w2, weight_format)
+
+
+def mix_packed(
+    x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, packed: PackedExperts, *, limit: float
+) -> torch.Tensor:
+    """`mix_experts` for packed experts: x float32. No row's result depends, to the bit, on its company."""
+    return native.mix_experts(x, experts, weights, packed, limit)

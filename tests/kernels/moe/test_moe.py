@@ -73,3 +73,19 @@ def test_forms_agree(seeded: int, rows: int) -> None:
         moe.mix_experts(x, experts, weights, *packed, limit=10.0),
     ):
         torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize(("weight_format", "tolerance"), [("fp32", 1e-5), ("bf16", 0.05), ("w8", 0.05), ("w8a8", 0.2)])
+def test_packed_experts(seeded: int, weight_format: str, tolerance: float) -> None:
+    torch.manual_seed(seeded)
+    x, weights, experts = torch.randn(21, 48), torch.rand(21, 3), torch.randint(0, 6, (21, 3))
+    w1, w3, w2 = torch.randn(6, 20, 48) / 7, torch.randn(6, 20, 48) / 7, torch.randn(6, 48, 20) / 4
+    packed = moe.pack(w1, w3, w2, weight_format)
+    if packed is None:
+        pytest.skip("no C++ compiler here")
+    wanted = moe.mix_experts(x, experts, weights, Weight.of(w1), Weight.of(w3), Weight.of(w2), limit=1.0)
+    got = moe.mix_packed(x, experts, weights, packed, limit=1.0)
+    assert (got - wanted).abs().max() < tolerance * max(1, wanted.std())
+    few = torch.tensor([20, 3])
+    assert torch.equal(moe.mix_packed(x[few], experts[few], weights[few], packed, limit=1.0), got[few])
+    assert moe.mix_packed(x[:0], experts[:0], weights[:0], packed, limit=1.0).shape == (0, 48)

@@ -28,7 +28,10 @@ class MixtureOfExperts:
         # Draft stages carry a bias_vl too, which text never uses (section 12, question 9).
         image = shelf.vector(f"{name}.gate.bias_vl")
         self.image_bias = image if image_bias else None
-        self.w1, self.w3, self.w2 = (shelf.experts(f"{name}.experts.{w}") for w in ("w1", "w3", "w2"))
+        stacks = [shelf.experts(f"{name}.experts.{w}") for w in ("w1", "w3", "w2")]
+        self.packed = shelf.pack_experts(*stacks)
+        # Packed, they are not kept twice.
+        self.stacks = stacks if self.packed is None else []
         self.shared = [shelf.matrix(f"{name}.shared_experts.{w}") for w in ("w1", "w3", "w2")]
 
     def __call__(self, x: torch.Tensor, is_image: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,8 +43,9 @@ class MixtureOfExperts:
         experts, weights = moe.route(
             self.gate.linear(widen(x)), bias, top_k=self.top_k, scaling=c.routed_scaling_factor, temperature=c.gate_temp
         )
-        routed = moe.mix_experts(
-            x, experts, weights, self.w1, self.w3, self.w2, limit=c.swiglu_limit, by_row=self.by_row
-        )
+        if self.packed is not None:
+            routed = moe.mix_packed(x, experts, weights, self.packed, limit=c.swiglu_limit)
+        else:
+            routed = moe.mix_experts(x, experts, weights, *self.stacks, limit=c.swiglu_limit, by_row=self.by_row)
         w1, w3, w2 = self.shared
         return w2.linear(moe.gated(w1.linear(x), w3.linear(x), limit=c.swiglu_limit)) + routed, experts

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from kernels.linear import LinearWeight, linear
+from kernels.moe import PackedExperts, pack
 from kernels.quantization import Weight
 
 
@@ -94,12 +95,14 @@ class WeightShelf:
         return _ServedGroups([self.runtime.prepare(part) for part in parts])
 
     def experts(self, name: str) -> Weight:
-        """Take a stack of matrices, as it is or in the runtime's format (float32 where that is one of integers)."""
-        weight = self.weight(name)
+        """Take a stack of matrices as it is."""
+        return self.weight(name)
+
+    def pack_experts(self, w1: Weight, w3: Weight, w2: Weight) -> PackedExperts | None:
+        """The stacks in the runtime's format; None without a runtime, or without native kernels (then in float)."""
         if self.runtime is None:
-            return weight
-        dtype = torch.bfloat16 if self.runtime.weight_format == "bf16" else torch.float32
-        return Weight.of(weight.dense(torch.float32).to(dtype))
+            return None
+        return pack(*(stack.dense(torch.float32) for stack in (w1, w3, w2)), self.runtime.weight_format)
 
     def __contains__(self, name: str) -> bool:
         return name in self._weights

@@ -108,7 +108,7 @@ def test_kept_and_expanded_weights_agree(quantized_folder: Path) -> None:
     ids = random_ids(30, 1)
     expanded = load(quantized_folder)
     kept = load(quantized_folder, LoadOptions(keep_quantized=True))
-    assert kept.layers[0].moe.w1.data.dtype == torch.int8
+    assert kept.layers[0].moe.stacks[0].data.dtype == torch.int8
     logits = [m.forward(ids, m.new_cache(CacheFormats.FLOAT)).logits for m in (expanded, kept)]
     torch.testing.assert_close(*logits, atol=1e-4, rtol=0)
 
