@@ -38,6 +38,8 @@ POOL_BLOCKS = 2048
 SALT = b"trace-replay-001"
 NANO = "v41-nano"
 WRITE_WAIT_S = 10.0
+LOOK_S = 0.1
+"""How often it is looked whether blocks are in the store."""
 
 
 def play(trace: Trace, arguments: argparse.Namespace, model: CausalModel, identity: CacheIdentity) -> Figures:
@@ -64,6 +66,7 @@ def play(trace: Trace, arguments: argparse.Namespace, model: CausalModel, identi
         writing: list[tuple[Played, float]] = []
         turns: dict[int, int] = {}
         began, began_cpu = time.monotonic(), time.process_time()
+        look_at = 0.0
         while sessions.left:
             if cold.due(len(finished)):
                 pause = cold.run()
@@ -79,6 +82,9 @@ def play(trace: Trace, arguments: argparse.Namespace, model: CausalModel, identi
             finished += done
             now = time.monotonic()
             writing += [(played, now + WRITE_WAIT_S) for played in done]
+            if now < look_at and runner.live:
+                continue
+            look_at = now + LOOK_S
             still: list[tuple[Played, float]] = []
             for played, until in writing:
                 if now < until and not stored(stores[played.engine], played):
