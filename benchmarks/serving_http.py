@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -108,6 +110,7 @@ def extend(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a peer is ended, too
     bench, options = Benchmark.from_arguments("serving_http", COLUMNS, extend)
     folder = ModelStore(Home.from_env().models).folder(MODEL)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
