@@ -152,7 +152,7 @@ def test_a_local_folder_is_copied_described_and_runs(tmp_path: Path) -> None:
     model = load_model(store.folder("tiny"))
     assert logits(model, [1, 2, 3]).isfinite().all()  # type: ignore[arg-type]
     identity = cache_identity(added, model)
-    assert (identity.weight_format, identity.numerics, identity.cache_dtype) == ("fp32", "default/1/cpu", "float32")
+    assert (identity.weight_format, identity.numerics, identity.cache_dtype) == ("fp32", "default/2/cpu", "float32")
     invariant = load_model(store.folder("tiny"), weight_format=WeightFormat.BF16, batch_invariant=True)
     other = cache_identity(added, invariant)
     assert (other.weight_format, other.numerics, other.cache_dtype) == (
