@@ -1,8 +1,9 @@
 """The engine on V4.1: trimmed against whole prefill, decoding against the plain loop, and a step against its floor.
 
 Models are v41-nano and a wider one of the same layers (`models make-nano [--wide]`), random weights, as deployments run
-them; `--format` is the weights'. `compact` and `off` take a cold prompt of 4,096 tokens to its first token. `decode N`: N
-requests of 128 tokens that generate 16 more; the plain loop is one sequence, token by token, through the model of
+them; `--format` is the weights'. `compact` and `off` take a cold prompt of 4,096 tokens to its first token.
+`decode N`: N requests of 128 tokens that generate 16 more; the plain loop is one sequence, token by token, through
+the model of
 `--baseline`, a source tree of an earlier version (`git archive d8ee9a1 | tar -x -C FOLDER` has the numerics model as it
 was before it was batched), in a process of its own with as many threads. Without `--baseline` it is today's model, one
 sequence at a time, with float32 weights.
