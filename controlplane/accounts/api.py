@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from django.core.exceptions import ValidationError
 from rest_framework import serializers, status
@@ -67,7 +67,7 @@ def _limits(values: dict[str, Any], before: Limits | None = None) -> Limits:
 
 
 class KeysAccess(APIView):
-    permission_classes: ClassVar[Any] = (IsAuthenticated,)
+    permission_classes = (IsAuthenticated,)
 
     def who(self, request: Request) -> Principal:
         principal = principal_of(request)
@@ -152,7 +152,7 @@ def _secret(body: dict[str, Any]) -> Response:
 
 
 class TenantsAccess(APIView):
-    permission_classes: ClassVar[Any] = (Allowed,)
+    permission_classes = (Allowed,)
     read_action = Action.TENANTS_MANAGE
     write_action = Action.TENANTS_MANAGE
     principal: Principal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.http import StreamingHttpResponse
@@ -69,7 +69,7 @@ def usage_query(principal: Principal, values: dict[str, Any]) -> UsageQuery:
 
 
 class UsageAccess(APIView):
-    permission_classes: ClassVar[Any] = (IsAuthenticated,)
+    permission_classes = (IsAuthenticated,)
 
     def parameters(self, request: Request) -> tuple[dict[str, Any], UsageQuery]:
         given = UsageParameters(data=request.query_params)
@@ -151,7 +151,7 @@ class NewHoliday(serializers.Serializer[Any]):
 
 
 class PricesAccess(APIView):
-    permission_classes: ClassVar[Any] = (Allowed,)
+    permission_classes = (Allowed,)
     read_action = Action.PRICES_MANAGE
     write_action = Action.PRICES_MANAGE
     principal: Principal
