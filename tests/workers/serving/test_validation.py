@@ -24,9 +24,10 @@ def test_what_has_a_meaning_passes(sampling: Sampling) -> None:
         ("temperature", NAN), ("temperature", -0.1), ("temperature", math.inf), ("top_p", NAN), ("top_p", 0.0),
         ("top_p", 1.1), ("min_p", NAN), ("min_p", -0.1), ("min_p", 1.1), ("top_k", -1), ("max_tokens", 0),
         ("logprobs", -1), ("logprobs", 2**20),
+        ("presence_penalty", NAN), ("frequency_penalty", 1e9), ("logit_bias", {1: NAN}), ("grammar", "x" * 10**6),
     ],
 )  # fmt: skip
-def test_what_has_none_is_named(name: str, value: float) -> None:
+def test_what_has_none_is_named(name: str, value: object) -> None:
     message = sampling_fault(Sampling(**{name: value}))  # type: ignore[arg-type]
     assert message is not None
     assert name in message
