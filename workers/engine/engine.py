@@ -111,6 +111,8 @@ class Engine:
         sequence = self._requests.get(request_id)
         if sequence is not None:
             self._scheduler.defer(sequence, until)
+            if self._store is not None and sequence.phase is Phase.WAITING:
+                self._store.deferred(sequence)
             self._changed = True  # its turn is somebody else's
             self._next_turn = min(self._next_turn, until)
 

@@ -74,9 +74,16 @@ class StoreLink:
         start = self._resume_from(hit, sequence.prompt_tokens)
         return start if self._sidecars is None else self._sidecars.resume(sequence, hit, start)
 
+    def deferred(self, sequence: Sequence) -> None:
+        """It waits for a decode worker: what was read for it makes room for others, and is read again."""
+        self.reads.forget(sequence.request.request_id)
+        if self._sidecars is not None:
+            self._sidecars.forget(sequence.request.request_id)
+
     def turn(self) -> None:
         """At the beginning of each step: what other threads said, and what expired meanwhile."""
         self.writes.unpin()
+        self.reads.turn()
         while self._purges:
             self._purge(self._purges.popleft())
         policy = self.store.policy.current

@@ -3,6 +3,9 @@
 A read begins when the request could have room, for the oldest requests first and within a budget of bytes, and never
 holds a step up: a request whose read is under way is passed over until the bytes are here or the store's deadline has
 passed. What comes late, damaged or not at all is computed.
+
+Nobody waits long for others either: what was read counts by its bytes alone, whoever gets no credit gives it back, and
+a request that found no place for its read within the store's deadline starts without.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from workers.kvstore.store import Store
 from workers.protocol import RequestId
 
 MAX_READS: Final = 16
-"""Requests whose prefixes are being read, or were read and wait for their turn."""
+"""Requests whose prefixes are being read at once."""
 TRIES: Final = 3
 """The pool may lose blocks below those that were read: then the read begins again, so often at most."""
 
@@ -36,6 +39,10 @@ class _Read:
     until: float
     run: RunData | None = None
 
+    @property
+    def under_way(self) -> bool:
+        return self.run is None
+
 
 class StoreReads:
     """On the engine's thread. `found` blocks of a sequence are usable beyond those of the pool."""
@@ -46,10 +53,25 @@ class StoreReads:
         self._budget_bytes = budget_bytes
         self._reads: dict[RequestId, _Read] = {}
         self._tries: dict[RequestId, int] = {}
+        self._places: dict[RequestId, float] = {}
+        """Requests that could not begin to read, and when they go on without (monotonic)."""
+        self._refused = False
 
     @property
     def under_way(self) -> bool:
-        return any(read.run is None for read in self._reads.values())
+        """Whether anybody is read for, or found no place in the last step."""
+        return self._refused or self._under_way > 0
+
+    @property
+    def _under_way(self) -> int:
+        return sum(1 for read in self._reads.values() if read.under_way)
+
+    def turn(self) -> None:
+        """At the beginning of each step: take what came, also for those that have lost their room meanwhile."""
+        self._refused = False
+        for read in self._reads.values():
+            if read.under_way:
+                self._look(read)
 
     @property
     def bytes_held(self) -> int:
@@ -69,20 +91,28 @@ class StoreReads:
         if read is None:
             if self._tries.get(request_id, 0) >= TRIES:
                 return True
-            self._begin(sequence, pooled, usable)
-            return False
-        if read.run is None:
-            self._look(read)
-        return read.run is not None
+            return not self._begin(sequence, pooled, usable) and self._waited(request_id)
+        return not read.under_way
 
-    def _begin(self, sequence: Sequence, start: int, stop: int) -> None:
+    def _begin(self, sequence: Sequence, start: int, stop: int) -> bool:
+        """False where there is no place for one more read."""
         size = (stop - start) * self._arena.block_bytes
-        if self._reads and (len(self._reads) >= MAX_READS or self.bytes_held + size > self._budget_bytes):
-            return
+        if self._reads and (self._under_way >= MAX_READS or self.bytes_held + size > self._budget_bytes):
+            return False
         request_id = sequence.request.request_id
+        self._places.pop(request_id, None)
         self._tries[request_id] = self._tries.get(request_id, 0) + 1
         until = time.monotonic() + self._store.settings.read_deadline_s
         self._reads[request_id] = _Read(start, stop - start, self._store.prefetch(sequence.chain[:stop], start), until)
+        return True
+
+    def _waited(self, request_id: RequestId) -> bool:
+        """Whether a request without a place has waited for one as long as for a read: it goes on without."""
+        now = time.monotonic()
+        if now > self._places.setdefault(request_id, now + self._store.settings.read_deadline_s):
+            return True
+        self._refused = True
+        return False
 
     def _look(self, read: _Read) -> None:
         if read.prefetch.hit.done() and not read.prefetch.hit.cancelled():
@@ -128,8 +158,10 @@ class StoreReads:
             read.prefetch.drop()
 
     def forget(self, request_id: RequestId) -> None:
+        """The request ended, started, or begins to wait anew."""
         self.drop(request_id)
         self._tries.pop(request_id, None)
+        self._places.pop(request_id, None)
 
     def drop_all(self) -> None:
         """What was read may not be used any more (a purge); who waits asks again."""

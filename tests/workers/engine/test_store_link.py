@@ -270,3 +270,58 @@ def test_pinned_blocks_are_bounded_and_the_rest_is_copied(stores: StoreFactory) 
     settle(engine, store)
     assert engine._store.writes.pinned_blocks == 0
     assert hit_of(engine_over(stores.open()), make_request(some_tokens(28, seed=1)))[1] == 24
+
+
+def asked(engine: Engine, requests: list[EngineRequest]) -> None:
+    """Submit requests that another worker decodes, and step until each of them was asked for credit."""
+    for request in requests:
+        engine.submit(request, hold=True)
+    wanted = {request.request_id for request in requests}
+    for _ in range(2_000_000):
+        wanted -= set(engine.step().wants_credit)
+        if not wanted:
+            return
+    raise AssertionError(f"{wanted} were not asked")
+
+
+def test_requests_that_wait_for_credit_keep_no_place_for_reads(
+    stores: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.engine.store_reads.MAX_READS", 2)
+    engine = engine_over(stores.open())
+    asked(engine, [make_request(some_tokens(20, seed=seed)) for seed in range(2)])
+    other = make_request(some_tokens(20, seed=5), max_tokens=1)
+    assert hit_of(engine, other) == (0, 0, 20)
+
+
+def test_a_deferred_request_gives_what_was_read_back_and_reads_again(stores: StoreFactory) -> None:
+    first, second = (engine_over(stores.open()) for _ in range(2))
+    request = make_request(some_tokens(50), max_tokens=1)
+    generate(first, request)
+    settle(first, stores._open[0])
+    asked(second, [request])
+    assert second._store is not None
+    assert second._store.reads.bytes_held > 0
+    second.defer(request.request_id, 0.0)
+    assert second._store.reads.bytes_held == 0
+    run_to_end(second)
+    second.grant(request.request_id)
+    assert run_to_end(second).scheduled[request.request_id].store_hit_tokens == 48
+
+
+def test_bytes_that_wait_for_credit_keep_others_at_most_for_the_deadline(stores: StoreFactory) -> None:
+    first = engine_over(stores.open())
+    requests = [make_request(some_tokens(50, seed=seed), max_tokens=1) for seed in range(2)]
+    for request in requests:
+        generate(first, request)
+    settle(first, stores._open[0])
+    second = engine_over(stores.open(buffer_bytes=1))
+    asked(second, requests[:1])
+    second._store.store.settings = msgspec.structs.replace(  # type: ignore[union-attr]
+        second._store.store.settings,
+        read_deadline_s=0.05,  # type: ignore[union-attr]
+    )
+    second.submit(requests[1])
+    outcome = run_to_end(second, steps=2_000_000)
+    assert outcome.scheduled[requests[1].request_id].store_hit_tokens == 0
+    assert requests[1].request_id in outcome.finishes
