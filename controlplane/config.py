@@ -7,6 +7,7 @@ import os
 import secrets
 from functools import cache
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
@@ -61,6 +62,10 @@ class GalleySettings(BaseSettings):
     """Whether an empty folder becomes a store; `false` for a shared mount, whose mount point may be empty."""
     kvstore_gib: int = Field(32, ge=0)
     """The store holds no more than this, whatever the retention policy says; 0: only policy and disk decide."""
+    kernels: Literal["auto", "native", "eager"] = "auto"
+    """Whether workers use compiled C++ kernels (`kernels.native`): where they can be built, always, or never."""
+    kernels_cache: str = ""
+    """Folder of what was compiled; empty: below the data folder."""
     database_url: str = Field("", validation_alias="DATABASE_URL")
     redis_url: str = Field("", validation_alias="REDIS_URL")
     port: int = Field(8000, validation_alias="PORT", ge=1, le=65535)

@@ -33,6 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = "smollm2-135m-instruct"
 MODEL_CACHE = ROOT / "build" / "model-cache"
 """The default model, kept between runs of the tests (a new data folder would fetch it again)."""
+KERNELS_CACHE = ROOT / "build" / "kernels"
+"""Compiled once for all data folders that tests make."""
 READY_LINE = "Galley is ready: "
 START_TIMEOUT_S = 240
 STOP_TIMEOUT_S = 20
@@ -76,7 +78,9 @@ class System:
 
     @property
     def environment(self) -> dict[str, str]:
-        return clean_environment(GALLEY_HOME=str(self.home), PORT=str(self.port), **self.extra)
+        return clean_environment(
+            GALLEY_HOME=str(self.home), GALLEY_KERNELS_CACHE=str(KERNELS_CACHE), PORT=str(self.port), **self.extra
+        )
 
     @property
     def first_run(self) -> dict[str, str]:

@@ -32,6 +32,7 @@ def _remove_home() -> None:
 atexit.register(_remove_home)
 
 os.environ["GALLEY_HOME"] = str(HOME.root)
+os.environ["GALLEY_KERNELS_CACHE"] = str(Path(__file__).resolve().parents[1] / "build" / "kernels")
 os.environ["DATABASE_URL"] = POSTGRES.url
 os.environ["REDIS_URL"] = VALKEY.url
 os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"  # for processes that tests start

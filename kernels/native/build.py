@@ -15,7 +15,9 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 KERNELS = Path(__file__).resolve().parent.parent
 SOURCES = tuple(sorted(KERNELS.glob("*/native.cpp")))
 HEADERS = (KERNELS / "native" / "simd.h",)
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-ffp-contract=fast", "-fno-math-errno")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-ffp-contract=fast", "-fno-math-errno")
 COMPILERS = ("g++", "clang++", "c++")
 BUILD_DEADLINE_S = 120.0
 
@@ -33,7 +35,11 @@ class BuildError(Exception):
 
 
 def cache_folder() -> Path:
-    """`cache/kernels` in the data folder (`GALLEY_HOME`, as everywhere), or in the user's cache without one."""
+    """`GALLEY_KERNELS_CACHE`; else `cache/kernels` in the data folder (`GALLEY_HOME`, as everywhere); else the user's
+    cache.
+    """
+    if chosen := os.environ.get("GALLEY_KERNELS_CACHE"):
+        return Path(chosen).expanduser().resolve()
     home = os.environ.get("GALLEY_HOME")
     if home:
         return Path(home).expanduser().resolve() / "cache" / "kernels"
@@ -89,14 +95,21 @@ def _build(compiler: str, library: Path) -> None:
         _acquire(lock.fileno(), began + BUILD_DEADLINE_S)
         if library.is_file():
             return
-        part = library.with_suffix(f".{os.getpid()}.part")
-        try:
-            _run([compiler, *FLAGS, *map(str, SOURCES), "-o", str(part)], BUILD_DEADLINE_S)
-            part.rename(library)
-        finally:
-            part.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as scratch:
+            _compile(compiler, Path(scratch) / "library.so")
+            (Path(scratch) / "library.so").rename(library)
     seconds = round(time.monotonic() - began, 1)
     logger.info("kernels compiled", extra={"fields": {"compiler": compiler, "seconds": seconds}})
+
+
+def _compile(compiler: str, library: Path) -> None:
+    """Each source on a processor of its own, then one link."""
+    objects = [library.with_name(f"{source.parent.name}.o") for source in SOURCES]
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        commands = ([compiler, *FLAGS, "-c", str(s), "-o", str(o)] for s, o in zip(SOURCES, objects, strict=True))
+        for done in [pool.submit(_run, command, BUILD_DEADLINE_S) for command in commands]:
+            done.result()
+    _run([compiler, *FLAGS, "-shared", *map(str, objects), "-o", str(library)], BUILD_DEADLINE_S)
 
 
 def _acquire(descriptor: int, deadline: float) -> None:
