@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 
+from controlplane.accounts import invalidation
 from controlplane.accounts.limits import Limits
 from controlplane.accounts.models import APIKey, Tenant
 from controlplane.accounts.permissions import SYSTEM, Scope
@@ -31,8 +33,13 @@ def check_limits(run: Run) -> None:
         return made, {"authorization": f"Bearer {raw}"}
 
     def ask(headers: dict[str, str]) -> httpx.Response:
-        body = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]}
+        body = {"model": "tiny", "max_tokens": 20, "messages": [{"role": "user", "content": "Hi"}]}
         return httpx.post(f"{run.gateway.url}/v1/chat/completions", json=body, headers=headers, timeout=30)
+
+    def announce() -> None:
+        """Again, on the Valkey of this gateway: this process has another."""
+        with redis.Redis.from_url(run.valkey.url) as client:
+            client.publish(invalidation.CHANNEL, made.key_hash)
 
     made, narrow = key(requests_per_minute=2)
     run.queue.turn()
@@ -45,8 +52,10 @@ def check_limits(run: Run) -> None:
     _, broke = key(budget_micro_usd=0)
     wait_until(lambda: ask(broke).status_code == 402, "the budget of nothing is known, and refuses")
     key_set_limits(actor=SYSTEM, key=made, limits=Limits(requests_per_minute=60_000))
+    announce()
     wait_until(lambda: ask(narrow).headers.get("x-ratelimit-limit-requests") == "60000", "new limits are heard")
     key_revoke(actor=SYSTEM, key=made)
+    announce()
     wait_until(lambda: ask(narrow).status_code == 401, "the revocation is heard")
 
 
