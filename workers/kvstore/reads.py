@@ -72,6 +72,7 @@ class Prefetch:
         try:
             hit = self.hit.result(deadline_s)
         except (TimeoutError, CancelledError):
+            self.drop()  # a lookup that comes later reads nothing
             self._reads.health.count("reads_deadline")
             return RunData(self._start, reason="deadline")
         if not self._groups:
@@ -106,6 +107,7 @@ class Reads:
         self._headers = HeaderCache(settings.header_cache_blocks)
         self._reader = SegmentReader(root, self._buffers, self._headers)
         self._pool = BoundedPool("read", threads=settings.readers, bound=settings.read_queue)
+        self._verdicts = BoundedPool("verdict", threads=1, bound=settings.read_queue)
 
     @property
     def waiting(self) -> int:
@@ -116,7 +118,8 @@ class Reads:
         return self._pool.busy
 
     def close(self, timeout_s: float) -> None:
-        self._pool.close(timeout_s)
+        for pool in (self._pool, self._verdicts):
+            pool.close(timeout_s)
 
     def submit(
         self, segments: Sequence[Segment], chain: list[BlockHash]
@@ -159,7 +162,8 @@ class Reads:
         return run
 
     def _failed(self, extent: ExtentId, error: Exception) -> None:
-        """Decide what a failed read says: about this extent, or about the file system."""
+        """Count and report what a failed read says. The engine's thread may come here: file system and index are left
+        to another."""
         self._headers.drop(extent)
         if isinstance(error, TimeoutError):
             self.health.count("reads_deadline")
@@ -167,20 +171,33 @@ class Reads:
         elif isinstance(error, ExtentError):
             self.health.count(f"reads_{error.reason}")
             self.health.report(Trouble.CORRUPT, f"{extent.hex()}: {error}")
-            self._forget(extent, "corrupt")
+            self._behind(partial(self._forget, extent, "corrupt"))
         elif isinstance(error, FileNotFoundError | NotADirectoryError):
             self.health.count("reads_gone")
-            try:
-                self._root.check(self._store_id())
-            except (RootMissing, RootForeign, OSError) as problem:
-                self.health.report(Trouble.ROOT_MISSING, str(problem))
-                self._wake()
-            else:
-                self._forget(extent, "lost")
+            self._behind(partial(self._gone, extent))
         else:
             self.health.count("reads_failed")
             self.health.report(trouble_of(error) if isinstance(error, OSError) else Trouble.IO_ERROR, str(error))
             self._wake()
+
+    def _behind(self, work: Callable[[], None]) -> None:
+        """Act upon a failed read later; whoever reads the extent next finds out again."""
+        try:
+            self._verdicts.submit(work, deadline=float("inf"))
+        except PoolFull:
+            self.health.count("forgets_failed")
+
+    def _gone(self, extent: ExtentId) -> None:
+        """Is it this extent, or the whole file system?"""
+        try:
+            self._root.check(self._store_id())
+            lost = not self._root.where(extent).exists()  # the mount may have come back meanwhile
+        except (RootMissing, RootForeign, OSError) as problem:
+            self.health.report(Trouble.ROOT_MISSING, str(problem))
+            self._wake()
+        else:
+            if lost:
+                self._forget(extent, "lost")
 
     def _forget(self, extent: ExtentId, reason: str) -> None:
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -18,8 +21,10 @@ from tests.workers.kvstore.factories import (
 )
 from workers.kvstore.clock import ManualClock
 from workers.kvstore.health import Trouble
+from workers.kvstore.reads import MISS
 
 pytestmark = pytest.mark.integration
+Wait = Callable[[Callable[[], bool]], None]
 
 
 def test_what_one_worker_wrote_another_hits(stores: StoreFactory) -> None:
@@ -148,7 +153,7 @@ def test_using_a_chain_touches_all_of_it_heads_last(stores: StoreFactory, clock:
     assert len(set(agents)) == 4
 
 
-def test_a_damaged_block_is_a_miss_and_a_counter(stores: StoreFactory) -> None:
+def test_a_damaged_block_is_a_miss_and_a_counter(stores: StoreFactory, eventually: Wait) -> None:
     store = stores.open()
     prefix = make_chain(10)
     put(store, prefix, size=4096)
@@ -159,7 +164,7 @@ def test_a_damaged_block_is_a_miss_and_a_counter(stores: StoreFactory) -> None:
     assert served(store, prefix) == 6
     assert store.status().counters["reads_checksum"] == 1
     assert store.health.has(Trouble.CORRUPT)
-    assert store.find(prefix).blocks == 0  # the extent is out of the index
+    eventually(lambda: store.find(prefix).blocks == 0)  # the extent is out of the index
     put(store, prefix)
     assert served(store, prefix) == 10
 
@@ -187,13 +192,13 @@ def test_an_extent_under_anothers_name_is_a_miss(stores: StoreFactory) -> None:
     assert store.status().counters["reads_identity"] == 1
 
 
-def test_a_missing_file_is_a_miss_and_forgotten(stores: StoreFactory) -> None:
+def test_a_missing_file_is_a_miss_and_forgotten(stores: StoreFactory, eventually: Wait) -> None:
     store = stores.open()
     prefix = make_chain(4)
     put(store, prefix)
     next(store.root.extents.rglob("*.kvx")).unlink()
     assert served(store, prefix) == 0
-    assert store.find(prefix).blocks == 0
+    eventually(lambda: store.find(prefix).blocks == 0)
     assert not store.health.has(Trouble.ROOT_MISSING)
 
 
@@ -207,3 +212,51 @@ def test_a_rejected_lookup_reason_is_told(stores: StoreFactory) -> None:
     store.index.client.delete(store.index.key("meta"))
     assert store.find(make_chain(3)).reason == "index_lost"
     assert store.health.has(Trouble.INDEX_LOST)
+
+
+@pytest.mark.parametrize("broken", ["missing", "damaged"])
+def test_who_takes_a_failed_read_asks_neither_file_system_nor_index(
+    stores: StoreFactory, eventually: Wait, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """The engine's thread takes what came: both may hang."""
+    store = stores.open()
+    prefix = make_chain(4)
+    put(store, prefix)
+    path = next(store.root.extents.rglob("*.kvx"))
+    if broken == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    asked: list[str] = []
+    for place, name in ((store.root, "check"), (store.index, "forget")):
+        real = getattr(place, name)
+
+        def noting(*args: object, real: Callable[..., object] = real, **options: object) -> object:
+            asked.append(threading.current_thread().name)
+            return real(*args, **options)
+
+        monkeypatch.setattr(place, name, noting)
+    fetch = store.prefetch(prefix)
+    eventually(fetch.done)
+    fetch.take(0.0).release()
+    eventually(lambda: store.find(prefix).blocks == 0)
+    assert asked
+    assert threading.current_thread().name not in asked
+
+
+def test_a_lookup_that_comes_after_its_reader_gave_up_reads_nothing(
+    stores: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores.open()
+    prefix = make_chain(4)
+    put(store, prefix)
+    go, find = threading.Event(), store.find
+    monkeypatch.setattr(store, "find", lambda chain: find(chain) if go.wait(10) else MISS)
+    opened: list[object] = []
+    monkeypatch.setattr(store.root, "open", opened.append)
+    fetch = store.prefetch(prefix)
+    assert fetch.take(0.0).reason == "deadline"
+    go.set()
+    assert fetch.hit.result(10).blocks == 4
+    assert fetch.done()
+    assert not opened
