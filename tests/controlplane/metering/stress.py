@@ -331,7 +331,7 @@ class Run:
             self.outcomes.counted[str(response.status_code)] += 1
             if response.status_code != 200:
                 if response.status_code in (429, 503):
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.3)  # refusals are quick: they must not use up the run
                 return
             request_id = response.headers["x-request-id"]
             self.outcomes.received[request_id] = 0
