@@ -13,7 +13,7 @@ from workers.models.base import CacheSpec, PagedGroup, Plane, StateSection, Stor
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.formats import CacheFormats
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 ENCODER_WINDOW, DECODER_WINDOW, DRAFT_WINDOW = "encoder_window", "decoder_window", "draft_window"
 OPEN_GROUPS = "open_groups"
 WINDOW, LATENT, INDEX_KEY = "window", "latent", "index_key"
