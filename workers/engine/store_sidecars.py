@@ -12,6 +12,7 @@ next request that parts from the text there finds its windows.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Collection
@@ -29,6 +30,8 @@ from workers.kvstore.store import Store
 from workers.models.base import StoredWindows
 from workers.protocol import RequestId
 
+log: Final = logging.getLogger(__name__)
+
 UNIT_BLOCKS: Final = 2
 """Sidecars of a unit's last blocks: wherever the next prompt begins to run, they cover the positions before it."""
 
@@ -42,9 +45,9 @@ class Ring:
         assert group.rows >= 3 * stored.window - 1
         self.rows = group.rows
         self.block_tokens = layout.block_tokens
-        self.kind = f"{group.name}.v{layout.spec.layout_version}"
         self._views = [views.window(group.name, layer, p.name) for layer in group.layers for p in group.planes]
         self.sidecar_bytes = sum(_row_bytes(view) for view in self._views) * self.block_tokens
+        self.kind = f"{group.name}.v{layout.spec.layout_version}.{self.sidecar_bytes}"
 
     def _places(self, block: int) -> torch.Tensor:
         first = block * self.block_tokens
@@ -155,12 +158,25 @@ class StoreSidecars:
             return True
         if not search.future.done() and time.monotonic() < search.until:
             return False
-        try:
-            search.found |= search.future.result(0)
-        except (TimeoutError, CancelledError):
-            search.future.cancel()
+        search.found |= self._result(search.future)
         search.future = None
         return True
+
+    def _result(self, future: Future[dict[int, bytes]]) -> dict[int, bytes]:
+        """What came of a search, whatever became of it; sidecars of another size are none."""
+        try:
+            came = future.result(0)
+        except (TimeoutError, CancelledError):
+            future.cancel()
+            return {}
+        except Exception:
+            self._store.health.count("sidecars_failed")
+            log.exception("a search for kept window rows failed")
+            return {}
+        fit = {block: data for block, data in came.items() if len(data) == self._ring.sidecar_bytes}
+        if len(fit) < len(came):
+            self._store.health.count("sidecars_misfit", len(came) - len(fit))
+        return fit
 
     def _search(self, sequence: Sequence, hit: int, recompute_from: int) -> _Search:
         last = min(hit, sequence.prompt_tokens - self._window)

@@ -79,7 +79,7 @@ class StoreWrites:
         use = self._uses.get(request_id)
         if use is not None and use.done():
             del self._uses[request_id]
-            if not use.cancelled():
+            if not use.cancelled() and use.exception() is None:
                 sequence.stored = min(sequence.stored, use.result())
         start = sequence.stored
         if end <= start or not sequence.slots:

@@ -87,9 +87,10 @@ class PolicyFeed:
             if policy.version <= self._current.version:
                 return
             self._current = policy
-        if self._root is not None and self._root.read_small(COPY) != codec.encode(policy):
+        if self._root is not None:
             try:
-                self._root.write_small(COPY, codec.encode(policy), replace=True)
+                if self._root.read_small(COPY) != codec.encode(policy):
+                    self._root.write_small(COPY, codec.encode(policy), replace=True)
             except OSError as error:
                 log.warning("the policy's copy was not written: %s", error)
         for watcher in self._watchers:

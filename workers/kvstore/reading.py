@@ -281,6 +281,11 @@ def gather(
             failed(group[0].extent, TimeoutError("the read passed its deadline"))
             abandon(futures[number:], reader)
             return run
+        except Exception as error:  # noqa: BLE001 - a reading thread never raises; if it does, it is a miss
+            run.reason = type(error).__name__
+            failed(group[0].extent, error)
+            abandon(futures[number + 1 :], reader)
+            return run
         for segment, data in zip(group, read, strict=False):
             run.blocks += data.blocks
             if data.buffer is not None:

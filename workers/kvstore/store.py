@@ -179,9 +179,17 @@ class Store:
         def look() -> None:
             fetch.begin(self.find(blocks))
 
+        def looked(future: Future[None]) -> None:
+            if future.cancelled():
+                fetch.hit.cancel()
+            elif (error := future.exception()) is not None:
+                self.health.count("lookups_failed")
+                log.error("a lookup failed", exc_info=error)
+                fetch.hit.cancel()
+
         try:
             future = self._lookups.submit(look, deadline=time.monotonic() + self.settings.read_deadline_s)
-            future.add_done_callback(lambda f: fetch.hit.cancel() if f.cancelled() else None)
+            future.add_done_callback(looked)
         except PoolFull:
             self.health.count("reads_dropped_queue")
             fetch.begin(Hit(0, reason="queue"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -180,3 +181,30 @@ def test_a_common_prefix_becomes_a_unit(stores: StoreFactory, model: CausalModel
         settle(engine, stores._open[engine is second])
     must = 25 * W - model.resume_from(25 * W, 25 * W + 40)
     assert recomputed == [must + 2 * W, 0, 0]
+
+
+@pytest.mark.parametrize("broken", ["raises", "short"])
+def test_a_search_that_fails_or_brings_other_bytes_costs_a_recompute(
+    stores: StoreFactory, model: CausalModel, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    first, second = (engine_over(stores.open(), model) for _ in range(2))
+    prompt = ids(29 * W, 40)
+    answer(first, asking(prompt, max_tokens=1))
+    settle(first, stores._open[0])
+    real = stores._open[1].sidecars.get
+
+    def get(*args: Any, **options: Any) -> dict[int, bytes]:
+        found = real(*args, **options)
+        assert found
+        if broken == "raises":
+            raise PermissionError("the policy's copy")
+        return {block: data[:-1] for block, data in found.items()}
+
+    monkeypatch.setattr(stores._open[1].sidecars, "get", get)
+    turn = [*prompt, *ids(5, 41)]
+    event, got = answer(second, asking(turn))
+    assert event.store_hit_tokens == 29 * W
+    assert event.recomputed_tokens > 2 * W
+    assert_same(got, cold(second, turn))
+    counted = stores._open[1].status().counters
+    assert counted["sidecars_failed" if broken == "raises" else "sidecars_misfit"] >= 1

@@ -49,3 +49,29 @@ def test_a_policy_that_cannot_be_read_changes_nothing(stores: StoreFactory, even
     set_policy(store, later)
     eventually(lambda: store.policy.current == later)
     assert store.find(make_chain(1)).reason == ""
+
+
+def test_a_copy_that_cannot_be_read_keeps_no_policy_away(stores: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = stores.open()
+    seen: list[int] = []
+    store.policy.watch(lambda new: seen.append(new.version))
+    set_policy(store, policy(1))
+
+    def fails(name: str) -> bytes:
+        raise PermissionError(name)
+
+    monkeypatch.setattr(store.root, "read_small", fails)
+    assert store.find(make_chain(1)).reason == ""
+    assert seen == [1]
+
+
+def test_a_lookup_that_fails_is_a_miss_at_once(stores: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = stores.open(read_deadline_s=60.0)
+
+    def fails(chain: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(store, "find", fails)
+    fetch = store.prefetch(make_chain(2))
+    assert fetch.take(30.0).reason == "deadline"
+    assert fetch.hit.cancelled()
