@@ -24,8 +24,11 @@ inline float float_of(uint32_t u) {
     return x;
 }
 
-// ue8m0: byte b is 2^(b-127); 0 is the subnormal 2^-127.
-inline float power(uint8_t b) { return b ? float_of(uint32_t(b) << 23) : float_of(1u << 22); }
+// ue8m0: byte b is 2^(b-127); 0 is the subnormal 2^-127, 255 is not a number.
+inline float power(uint8_t b) {
+    if (b == 255) return NAN;
+    return b ? float_of(uint32_t(b) << 23) : float_of(1u << 22);
+}
 
 // The byte of the least power of two that is not below x > 0.
 inline uint8_t power_above(float x) {
@@ -65,10 +68,11 @@ inline uint8_t e2m1_code(float x) {
     return code | uint8_t((bits_of(x) >> 28) & 8);
 }
 
+// Magnitudes compare as their bits do, with infinity and NaN above all others: neither is lost on the way.
 inline float largest_magnitude(const float *x, int count) {
-    float top = 0;
-    for (int i = 0; i < count; ++i) top = std::max(top, std::fabs(x[i]));
-    return top;
+    uint32_t top = 0;
+    for (int i = 0; i < count; ++i) top = std::max(top, bits_of(x[i]) & 0x7fffffff);
+    return float_of(top);
 }
 
 void encode_row(int format, const float *x, int64_t channels, uint8_t *data, uint8_t *scales) {
@@ -76,6 +80,12 @@ void encode_row(int format, const float *x, int64_t channels, uint8_t *data, uin
     for (int64_t g = 0; g * group < channels; ++g) {
         const float *v = x + g * group;
         const float top = largest_magnitude(v, group);
+        if (!std::isfinite(top)) {  // the format has no infinity: a scale of NaN keeps the fault in sight
+            scales[g] = format == E2M1_E4M3_16 ? 0x7f : 0xff;
+            const int bytes = format == E4M3_POW2_32 ? group : group / 2;
+            std::memset(data + g * bytes, 0, bytes);
+            continue;
+        }
         float scale;
         if (format == E4M3_POW2_32) {
             scales[g] = power_above(std::max(top, 1e-4f) / 448.0f);

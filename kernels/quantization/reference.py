@@ -12,6 +12,8 @@ from kernels.quantization.formats import RowFormat, Rows, WeightFormat
 
 E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E4M3_MAX = 448.0
+E4M3_NAN, POW2_NAN = 0x7F, 0xFF
+"""Bytes of scales."""
 BLOCK = 32
 
 
@@ -68,6 +70,7 @@ def e2m1_unpack(data: torch.Tensor) -> torch.Tensor:
 
 
 def encode_rows(values: torch.Tensor, row_format: RowFormat) -> Rows:
+    """A group of channels with an infinity or a NaN decodes to NaN throughout."""
     if row_format is RowFormat.FLOAT:
         return Rows(row_format, values)
     per_scale = row_format.channels_per_scale
@@ -75,6 +78,8 @@ def encode_rows(values: torch.Tensor, row_format: RowFormat) -> Rows:
         raise ValueError(f"rows of {values.shape[-1]} channels do not divide into groups of {per_scale}")
     groups = values.float().unflatten(-1, (-1, per_scale))
     amax = groups.abs().amax(-1)
+    finite = amax.isfinite()
+    groups, amax = torch.where(finite[..., None], groups, 0.0), torch.where(finite, amax, 0.0)
     if row_format is RowFormat.E4M3_POW2_32:
         scales = pow2_ceil_bytes(amax.clamp(min=1e-4) / E4M3_MAX)
         data = e4m3_bytes(groups / pow2_from_bytes(scales)[..., None])
@@ -84,6 +89,8 @@ def encode_rows(values: torch.Tensor, row_format: RowFormat) -> Rows:
     else:
         scales = pow2_ceil_bytes(amax.clamp(min=6 * 2.0**-126) / 6)
         data = e2m1_pack(groups / pow2_from_bytes(scales)[..., None])
+    # No format has an infinity, and E2M1 no NaN: a scale of NaN keeps the fault in sight of whoever reads the row.
+    scales = torch.where(finite, scales, E4M3_NAN if row_format is RowFormat.E2M1_E4M3_16 else POW2_NAN)
     return Rows(row_format, data.flatten(-2), scales)
 
 

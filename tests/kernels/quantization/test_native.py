@@ -31,6 +31,30 @@ def test_native_codes(seeded: int, row_format: RowFormat) -> None:
     assert not wide[..., data.shape[1] :].any()
 
 
+@pytest.mark.parametrize("row_format", [f for f in RowFormat if f is not RowFormat.FLOAT])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_stays_so(row_format: RowFormat, broken: float, path: str) -> None:
+    """The group that it is in reads as NaN, by either way; the other groups are as they were."""
+    values = torch.randn(3, 64)
+    sound = q.round_rows(values, row_format)
+    values[1, 40] = broken
+    pool = Rows(
+        row_format,
+        torch.zeros(1, 3, 64 // row_format.channels_per_byte, dtype=torch.uint8),
+        torch.zeros(1, 3, 64 // row_format.channels_per_scale, dtype=torch.uint8),
+    )
+    places = Places(torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    seen = q.write_rows(pool, places, values, torch.float32)
+    group = slice(32, 48) if row_format.channels_per_scale == 16 else slice(32, 64)
+    assert seen is not None
+    for got in (seen, q.read_rows(pool, places, torch.float32), q.round_rows(values, row_format)):
+        assert got[1, group].isnan().all()
+        assert torch.equal(got.isnan().sum(), torch.tensor(group.stop - group.start))
+        assert torch.equal(got[got.isfinite()], sound[got.isfinite()])
+    packed = q.encode_rows(values, row_format)
+    assert all(torch.equal(got, wanted) for got, wanted in zip(pool.at(places).planes(), packed.planes(), strict=True))
+
+
 def test_eager_rows_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a compiler the same calls go through torch."""
     values = torch.randn(5, 64)
