@@ -17,7 +17,7 @@ from workers.engine.blocks import BlockPool
 from workers.engine.candidates import Candidates
 from workers.engine.forward import ForwardPasses
 from workers.engine.layout import CacheLayout
-from workers.engine.publishing import publish
+from workers.engine.publishing import publish, withhold
 from workers.engine.registry import NEVER, Registry
 from workers.engine.requests import Limits, accept
 from workers.engine.sampler import Sampled
@@ -58,7 +58,12 @@ class Engine:
         self._store: StoreLink | None = None
         if store is not None:
             self._store = StoreLink(
-                store, self._pool, self.arena, fingerprint=identity.fingerprint(), resume_from=model.resume_from
+                store,
+                self._pool,
+                self.arena,
+                fingerprint=identity.fingerprint(),
+                live=lambda: self._requests,
+                resume_from=model.resume_from,
             )
         self._scheduler = Scheduler(
             self._pool,
@@ -257,6 +262,9 @@ class Engine:
             # Which of its blocks brought it is not known, hits included: the next request computes all of them anew.
             self._pool.unpublish(sequence.slots)
             sequence.published = 0
+            withhold(self._requests, lambda other: other is sequence or other.chain[:1] == sequence.chain[:1] != [])
+            if self._store is not None:
+                self._store.distrust(sequence)
             self._fail(sequence, ErrorCode.INTERNAL, "the model's logits are not finite", out)
             return
         sequence.tokens.append(result.token)

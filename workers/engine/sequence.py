@@ -29,6 +29,8 @@ class Phase(enum.Enum):
     ENDED = "ended"
 
 
+QUEUED = frozenset({Phase.WAITING, Phase.ASKED, Phase.GRANTED})
+"""Has computed nothing and holds nothing of anybody's."""
 BLOCKLESS = frozenset({Phase.WAITING, Phase.ASKED, Phase.GRANTED, Phase.SUSPENDED})
 
 
@@ -67,6 +69,10 @@ class Sequence:
     reserved: int = 0
     chain: list[BlockHash] = field(default_factory=list)
     published: int = 0
+    withheld: bool = False
+    """Its bytes are nobody else's any more: they were purged, or may be wrong. Nothing of it is published or stored."""
+    begun: float = 0.0
+    """Unix seconds when it began to compute: a purge since then makes void what it hands to the KV store."""
     store_hit: int = 0
     """The part of the hit, in tokens, that came from the KV store; the rest was in the pool."""
     stored: int = 0

@@ -7,13 +7,15 @@ purge) is queued and taken up at the next step, which an idle engine makes four 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from workers.engine.arena import Arena
 from workers.engine.blocks import BlockPool
 from workers.engine.layout import CacheLayout, PoolViews
+from workers.engine.publishing import withhold
 from workers.engine.sequence import Phase, Sequence
+from workers.engine.store_distrust import StoreDistrust
 from workers.engine.store_reads import StoreReads
 from workers.engine.store_sidecars import Ring, StoreSidecars
 from workers.engine.store_writes import StoreWrites
@@ -31,14 +33,17 @@ class StoreLink:
         arena: Arena,
         *,
         fingerprint: str,
+        live: Callable[[], Iterable[Sequence]] = tuple,
         resume_from: Callable[[int, int], int] = lambda hit, prompt: hit,
     ) -> None:
         self.store = store
         self._pool = pool
+        self._live = live
         self._resume_from = resume_from
+        self._distrust = StoreDistrust(store)
         self._sidecars: StoreSidecars | None = None
         self._fingerprint = fingerprint
-        self.reads = StoreReads(store, arena, budget_bytes=store.settings.buffer_bytes)
+        self.reads = StoreReads(store, arena, self._distrust, budget_bytes=store.settings.buffer_bytes)
         self.writes = StoreWrites(store, pool, arena, fingerprint=fingerprint)
         self._purges: deque[str] = deque()
         store.policy.watch_purges(self._purges.append)
@@ -48,7 +53,10 @@ class StoreLink:
         stored = layout.spec.stored_windows
         if stored is not None:
             ring = Ring(layout, views, stored)
-            self._sidecars = StoreSidecars(self.store, ring, stored.window, fingerprint=self._fingerprint)
+            self._sidecars = StoreSidecars(
+                self.store, ring, stored.window, self._distrust, fingerprint=self._fingerprint
+            )
+            self._distrust.kinds.append(ring.kind)
 
     @property
     def pending(self) -> bool:
@@ -84,6 +92,7 @@ class StoreLink:
         """At the beginning of each step: what other threads said, and what expired meanwhile."""
         self.writes.unpin()
         self.reads.turn()
+        self._distrust.turn()
         while self._purges:
             self._purge(self._purges.popleft())
         policy = self.store.policy.current
@@ -97,13 +106,25 @@ class StoreLink:
             self._sidecars.clear()
         if kind == "t":
             self._pool.purge_tenant(name)
+            withhold(self._live(), lambda sequence: sequence.scope.tenant == name)
         elif kind == "c":
             self._pool.purge_class(class_of(name))
+            withhold(self._live(), lambda sequence: sequence.scope.retention_class == class_of(name))
         elif name == self._fingerprint:
             self._pool.purge()
+            withhold(self._live(), lambda _: True)
+
+    def distrust(self, sequence: Sequence) -> None:
+        """What the request computed or hit may be wrong: nothing of it is served again, from here or from the store."""
+        chain = sequence.chain[: sequence.paged // sequence.block_tokens]
+        self.reads.drop_all()
+        if self._sidecars is not None:
+            self._sidecars.distrust(chain)
+        self._distrust.add(chain)
 
     def start(self, sequence: Sequence, pooled: int) -> int:
         """A request starts whose first `pooled` blocks the pool had. Copies what the store adds; how many blocks."""
+        sequence.begun = self.store.clock.now()
         found = self.reads.found(sequence, pooled)
         stored = self.reads.stored(sequence)
         if found:
@@ -116,18 +137,21 @@ class StoreLink:
 
     def progress(self, sequence: Sequence) -> None:
         """Some of the input or the output was computed."""
+        if sequence.withheld:
+            return
         unit = self.writes.progress(sequence) or sequence.computed == sequence.unit_at
         if unit and self._sidecars is not None:
             self._sidecars.keep(sequence)
 
     def taken_over(self, sequence: Sequence) -> None:
         """Another worker computed the prompt, and stores it."""
+        sequence.begun = self.store.clock.now()
         sequence.stored = sequence.prompt_tokens // sequence.block_tokens
         sequence.rings_exact_from = sequence.prompt_tokens  # how the other worker came by older rows is not known here
 
     def ended(self, sequence: Sequence) -> None:
         """The request is over, in whatever way; its blocks are still its own."""
-        if sequence.phase in COMPUTING and sequence.published:
+        if sequence.phase in COMPUTING and sequence.published and not sequence.withheld:
             self.writes.hand_over(sequence)
             if self._sidecars is not None and sequence.phase is Phase.DECODE:
                 self._sidecars.keep(sequence)

@@ -18,6 +18,7 @@ from typing import Final
 
 from workers.engine.arena import Arena
 from workers.engine.sequence import Sequence
+from workers.engine.store_distrust import StoreDistrust
 from workers.kvstore.reading import RunData
 from workers.kvstore.reads import Prefetch
 from workers.kvstore.store import Store
@@ -47,8 +48,9 @@ class _Read:
 class StoreReads:
     """On the engine's thread. `found` blocks of a sequence are usable beyond those of the pool."""
 
-    def __init__(self, store: Store, arena: Arena, *, budget_bytes: int) -> None:
+    def __init__(self, store: Store, arena: Arena, distrust: StoreDistrust, *, budget_bytes: int) -> None:
         self._store = store
+        self._distrust = distrust
         self._arena = arena
         self._budget_bytes = budget_bytes
         self._reads: dict[RequestId, _Read] = {}
@@ -80,7 +82,7 @@ class StoreReads:
     def ready(self, sequence: Sequence, pooled: int) -> bool:
         """Whether all that the store may add to the first `pooled` blocks is here; begins to read where nobody did."""
         request_id = sequence.request.request_id
-        usable = (sequence.prompt_tokens - 1) // sequence.block_tokens
+        usable = self._distrust.trusted(sequence.chain[: (sequence.prompt_tokens - 1) // sequence.block_tokens])
         read = self._reads.get(request_id)
         if pooled >= usable:
             self.drop(request_id)

@@ -24,6 +24,7 @@ import torch
 
 from workers.engine.layout import CacheLayout, PoolViews
 from workers.engine.sequence import Phase, Sequence
+from workers.engine.store_distrust import StoreDistrust
 from workers.identity import BlockHash
 from workers.kvstore.policy import sidecar_claim
 from workers.kvstore.store import Store
@@ -90,11 +91,11 @@ class Memory:
     def put(self, block: BlockHash, data: bytes, retention_class: str) -> None:
         if self._store.policy.current.ttl_us(sidecar_claim(retention_class, unit_end=True)) < 0:
             return
-        self._drop(block)
+        self.drop(block)
         self._kept[block] = _Kept(data, retention_class, time.monotonic())
         self._bytes += len(data)
         while self._bytes > self._bound:
-            self._drop(next(iter(self._kept)))
+            self.drop(next(iter(self._kept)))
 
     def get(self, block: BlockHash) -> bytes | None:
         kept = self._kept.get(block)
@@ -103,13 +104,13 @@ class Memory:
         now = time.monotonic()
         life = self._store.policy.current.ttl_us(sidecar_claim(kept.retention_class, unit_end=True))
         if (now - kept.last) * 1e6 > life:
-            self._drop(block)
+            self.drop(block)
             return None
         kept.last = now
         self._kept.move_to_end(block)
         return kept.data
 
-    def _drop(self, block: BlockHash) -> None:
+    def drop(self, block: BlockHash) -> None:
         kept = self._kept.pop(block, None)
         if kept is not None:
             self._bytes -= len(kept.data)
@@ -134,8 +135,8 @@ class _Search:
 class StoreSidecars:
     """On the engine's thread."""
 
-    def __init__(self, store: Store, ring: Ring, window: int, *, fingerprint: str) -> None:
-        self._store, self._ring, self._window = store, ring, window
+    def __init__(self, store: Store, ring: Ring, window: int, distrust: StoreDistrust, *, fingerprint: str) -> None:
+        self._store, self._ring, self._window, self._distrust = store, ring, window, distrust
         self._fingerprint = fingerprint
         self.memory = Memory(store, store.settings.sidecar_cache_bytes)
         self._searches: dict[RequestId, _Search] = {}
@@ -187,7 +188,8 @@ class StoreSidecars:
         blocks = range(max(0, recompute_from - self._window) // size, (last - 1) // size + 1)
         kept = {block: data for block in blocks if (data := self.memory.get(sequence.chain[block])) is not None}
         here = self._start(sequence, hit, kept)
-        if here is not None and here == last:
+        trusted = self._distrust.trusted(sequence.chain[: blocks.stop]) == blocks.stop
+        if (here is not None and here == last) or not trusted:
             return _Search(hit, None, until, kept)
 
         def choose(there: set[int]) -> list[int]:
@@ -277,6 +279,7 @@ class StoreSidecars:
                 salt=sequence.request.salt,
                 fingerprint=self._fingerprint,
                 retention_class=sequence.scope.retention_class,
+                created=sequence.begun,
             )
 
     def forget(self, request_id: RequestId) -> None:
@@ -287,5 +290,14 @@ class StoreSidecars:
     def clear(self) -> None:
         """What was kept may not be used any more (a purge)."""
         self.memory.clear()
+        self._forget_all()
+
+    def distrust(self, chain: Collection[BlockHash]) -> None:
+        """Rows of these blocks may be wrong."""
+        for block in chain:
+            self.memory.drop(block)
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         for request_id in list(self._searches):
             self.forget(request_id)

@@ -104,6 +104,7 @@ class StoreWrites:
             salt=sequence.request.salt,
             fingerprint=self._fingerprint,
             retention_class=sequence.scope.retention_class,
+            created=sequence.begun,
             done=done,
         )
 

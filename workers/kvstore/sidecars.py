@@ -50,8 +50,10 @@ class Sidecars:
         salt: bytes,
         fingerprint: str,
         retention_class: str,
+        created: float | None = None,
     ) -> bool:
-        """Store the sidecar `kind` of the chain's last block, if the class keeps such; behind the request."""
+        """Store the sidecar `kind` of the chain's last block, if the class keeps such; behind the request. `created` as
+        for `Store.put_run`."""
         if kind == PAGED or not chain:
             raise ValueError("a sidecar has a kind of its own and belongs to a block")
         if self._policy.current.ttl_us(sidecar_claim(retention_class, unit_end=unit_end)) < 0:
@@ -66,7 +68,7 @@ class Sidecars:
                 retention_class=retention_class,
                 kind=kind,
                 unit_end=unit_end,
-                created=self._clock.now(),
+                created=self._clock.now() if created is None else created,
                 deadline=time.monotonic() + self._settings.write_deadline_s,
             )
         )

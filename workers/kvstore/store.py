@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from workers.identity import BlockHash
 from workers.kvstore.clock import Clock, SystemClock
 from workers.kvstore.extent import ExtentId, salt_id, short_names
 from workers.kvstore.files import Root
+from workers.kvstore.forgetting import forget_chain
 from workers.kvstore.health import Ailment, Health, Trouble, trouble_of
 from workers.kvstore.index import Index, IndexUnavailable, Location, Lookup
 from workers.kvstore.maintenance import Maintenance
@@ -248,11 +250,13 @@ class Store:
         salt: bytes,
         fingerprint: str,
         retention_class: str,
+        created: float | None = None,
         done: Callable[[], None] | None = None,
     ) -> bool:
         """Store `blocks`, which are the chain's from `start` to its end, behind the request. Returns at once;
         False when the write was dropped (counted).
 
+        A purge after `created` (Unix seconds, when the bytes began to be computed; None: now) makes the write void.
         Without `done` the bytes are copied now. With it they are borrowed until it is called (from another thread).
         """
         if start + len(blocks) != len(chain):
@@ -267,11 +271,21 @@ class Store:
                 salt_id=salt_id(salt),
                 fingerprint=fingerprint,
                 retention_class=retention_class,
-                created=self.clock.now(),
+                created=self.clock.now() if created is None else created,
                 deadline=time.monotonic() + self.settings.write_deadline_s,
                 done=done,
             )
         )
+
+    def forget_chain(self, chain: Sequence[BlockHash], kinds: Sequence[str] = ()) -> Future[int] | None:
+        """The bytes of these blocks, or of their sidecars of `kinds`, are not to be trusted: nobody finds them any
+        more. Behind the request; the future has how many extents went, or why it has to be tried again (like None).
+        """
+        work = partial(forget_chain, self.index, self._writer, list(chain), list(kinds))
+        try:
+            return self._uses.submit(work, deadline=float("inf"))
+        except PoolFull:
+            return None
 
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until all that was handed over is written or dropped (tests, replays, shutdown)."""

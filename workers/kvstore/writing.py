@@ -42,7 +42,7 @@ class _ParentMissing(Exception):
     """The block above the run is not in the store, or not yet."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Write:
     """One run, or one sidecar (`kind` is not `paged`, one block of bytes that belongs to `chain[-1]`)."""
 
@@ -70,6 +70,11 @@ class Write:
     def nbytes(self) -> int:
         return sum(len(block) for block in self.blocks)
 
+    @property
+    def names(self) -> list[BlockHash]:
+        """Of the blocks whose bytes these are."""
+        return self.chain[self.start :]
+
 
 class Writer:
     """The queue and its thread. `stored` callbacks and errors are counted in `health`."""
@@ -95,7 +100,7 @@ class Writer:
         self._index_lost, self._failed = index_lost, failed
         self._queue: deque[Write] = deque()
         self._bytes = 0
-        self._active = False
+        self._active: Write | None = None
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="kvstore-writer", daemon=True)
@@ -127,7 +132,25 @@ class Writer:
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything queued is written or dropped; False when `timeout_s` passed first."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._queue and not self._active, timeout_s)
+            return self._changed.wait_for(lambda: not self._queue and self._active is None, timeout_s)
+
+    def void(self, blocks: frozenset[BlockHash], timeout_s: float) -> None:
+        """Drop what is queued of these blocks. Raises TimeoutError where one that has begun does not end."""
+        with self._changed:
+            ended = self._changed.wait_for(
+                lambda: self._active is None or blocks.isdisjoint(self._active.names), timeout_s
+            )
+            void = [write for write in self._queue if not blocks.isdisjoint(write.names)]
+            for write in void:
+                self._queue.remove(write)
+                self._bytes -= write.nbytes
+                self._health.count("writes_dropped_faulty")
+            self._changed.notify_all()
+        for write in void:
+            if write.done is not None:
+                write.done()
+        if not ended:
+            raise TimeoutError("a write of faulty blocks goes on")
 
     def close(self, timeout_s: float) -> None:
         self.flush(timeout_s)
@@ -142,19 +165,20 @@ class Writer:
                 write = self._next()
                 if write is None:
                     return
-                self._active = True
+                self._active = write
             try:
                 if not self._attempt(write):
                     with self._changed:
                         self._queue.append(write)
-                        self._active = False
+                        self._active = None
+                        self._changed.notify_all()
                     continue
             except Exception as error:  # noqa: BLE001 - one bad write must not end the thread; it is counted
                 self._health.count("writes_failed")
                 self._health.count(f"writes_failed_{type(error).__name__}")
             with self._changed:
                 self._bytes -= write.nbytes
-                self._active = False
+                self._active = None
                 self._changed.notify_all()
             if write.done is not None:
                 write.done()

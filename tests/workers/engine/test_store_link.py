@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.workers.engine.factories import (
+    Outcome,
     generate,
     identity,
     make_request,
@@ -23,7 +24,8 @@ from tests.workers.kvstore.factories import StoreFactory, policy, set_policy
 from workers.engine.api import EngineRequest
 from workers.engine.engine import Engine
 from workers.identity import CacheIdentity
-from workers.kvstore.extent import salt_id
+from workers.kvstore.extent import ExtentId, salt_id
+from workers.kvstore.index import IndexUnavailable
 from workers.kvstore.store import Store
 from workers.models.base import CausalModel
 from workers.protocol import RequestId
@@ -325,3 +327,118 @@ def test_bytes_that_wait_for_credit_keep_others_at_most_for_the_deadline(stores:
     outcome = run_to_end(second, steps=2_000_000)
     assert outcome.scheduled[requests[1].request_id].store_hit_tokens == 0
     assert requests[1].request_id in outcome.finishes
+
+
+def test_what_a_purge_found_running_or_suspended_comes_back_nowhere(stores: StoreFactory) -> None:
+    store = stores.open()
+    engine = engine_over(store, pool_blocks=16, output_reserve_tokens=4)
+    store.policy.refresh_purges()
+    requests = [
+        make_request(some_tokens(20, seed=seed), max_tokens=40, arrived=float(seed), request_id=f"p{seed}")
+        for seed in range(2)
+    ]
+    outcome = Outcome()
+    for request in requests:
+        engine.submit(request)
+    while not engine.stats().preemptions:
+        outcome.add(engine.step())
+    stores.clock.advance(1)
+    store.upkeep.purge(salt_id=salt_id(SALT))
+    stores.clock.advance(1)
+    store.policy.refresh_purges()
+    run_to_end(engine, outcome)
+    settle(engine, store)
+    assert engine.stats().blocks_cached == 0
+    for request in requests:
+        turn = make_request([*request.tokens, *outcome.tokens[request.request_id]], max_tokens=1)
+        assert hit_of(engine, turn) == (0, 0, 60)
+
+
+def test_what_is_handed_over_after_a_purge_that_was_not_heard_of_yet_is_void(stores: StoreFactory) -> None:
+    store = stores.open()
+    engine = engine_over(store, max_batch_tokens=16)
+    request = make_request(some_tokens(50), max_tokens=1)
+    engine.submit(request)
+    while not engine.stats().computed_tokens:
+        engine.step()
+    stores.clock.advance(1)
+    store.upkeep.purge(salt_id=salt_id(SALT))
+    stores.clock.advance(1)
+    run_to_end(engine)
+    settle(engine, store)
+    assert hit_of(engine_over(stores.open()), again(request)) == (0, 0, 50)
+
+
+def test_the_store_forgets_what_came_before_logits_that_are_not_finite(
+    stores: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks that were handed over before the fault showed."""
+    monkeypatch.setattr("workers.engine.store_writes.INTERVAL_TOKENS", 16)
+    store, model = stores.open(), tiny_llama()
+    engine = engine_over(store, model, max_batch_tokens=16)
+    request, other = make_request(some_tokens(50), max_tokens=4), make_request(some_tokens(30, seed=1), max_tokens=1)
+    generate(engine, other)
+    engine.submit(request)
+    chain = engine._scheduler.waiting[0].chain
+    while engine.stats().computed_tokens < 30 + 32:
+        engine.step()
+    assert store.flush()
+    assert store.find(chain).blocks >= 4
+    model.weights.norm.fill_(float("nan"))
+    assert request.request_id in run_to_end(engine).failed
+    model.weights.norm.fill_(1.0)
+    settle(engine, store)
+    assert hit_of(engine, again(request)) == (0, 0, 50)
+    assert hit_of(engine_over(stores.open()), again(other)) == (0, 28, 2)
+
+
+def test_writes_of_a_faulty_chain_that_wait_are_dropped(stores: StoreFactory) -> None:
+    store, model = stores.open(), tiny_llama()
+    engine = engine_over(store, model)
+    request = make_request(some_tokens(50), max_tokens=1)
+    hold = threading.Event()
+    check = store.root.check
+    store.root.check = lambda name: check(name) if hold.wait(10) else None  # type: ignore[method-assign]
+    generate(engine, make_request(some_tokens(20, seed=9), max_tokens=1))  # the writer is busy with this one
+    generate(engine, request)
+    model.weights.norm.fill_(float("nan"))
+    engine.submit(bad := again(request))
+    assert bad.request_id in run_to_end(engine).failed
+    hold.set()
+    settle(engine, store)
+    assert store.status().counters["writes_dropped_faulty"] == 1
+    model.weights.norm.fill_(1.0)
+    assert hit_of(engine_over(stores.open()), make_request(request.tokens)) == (0, 0, 50)
+
+
+def test_nothing_of_a_faulty_chain_is_read_before_the_store_has_forgotten_it(
+    stores: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.engine.store_distrust.AGAIN_S", 0.01)
+    store, model = stores.open(), tiny_llama()
+    engine = engine_over(store, model)
+    request = make_request(some_tokens(50), max_tokens=1)
+    generate(engine, request)
+    settle(engine, store)
+    away = True
+    forget = store.index.forget
+
+    def forgets(extents: list[ExtentId], *, reason: str) -> list[ExtentId]:
+        if away:
+            raise IndexUnavailable("away")
+        return forget(extents, reason=reason)
+
+    monkeypatch.setattr(store.index, "forget", forgets)
+    engine.submit(bad := again(request))
+    chain = engine._scheduler.waiting[0].chain
+    model.weights.norm.fill_(float("nan"))
+    assert bad.request_id in run_to_end(engine).failed
+    model.weights.norm.fill_(1.0)
+    assert store.find(chain).blocks == 12
+    assert hit_of(engine, replace(request, request_id=RequestId("anew"))) == (0, 0, 50)
+    away = False
+    until = time.monotonic() + 10
+    while store.find(chain).blocks:
+        assert time.monotonic() < until
+        engine.step()
+        time.sleep(0.01)
