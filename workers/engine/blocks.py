@@ -160,6 +160,8 @@ class BlockPool:
             self._references[slot] -= 1
             if self._references[slot]:
                 continue
+            if self._hashes[slot] is not None and self._claims.lapsed(slot):
+                self._forget(slot)  # its claims ended while it was in use: nobody would end it later
             if self._hashes[slot] is None:
                 self._free.append(slot)
             else:

@@ -42,6 +42,10 @@ class Claims:
         claims.move_to_end(slot)
         self._tenants[slot] = scope.tenant
 
+    def lapsed(self, slot: int) -> bool:
+        """Whether it was claimed, and its last claim has ended."""
+        return slot in self._tenants and not any(slot in claims for claims in self._last.values())
+
     def drop(self, slot: int) -> None:
         """The slot's block ceased to be."""
         for claims in self._last.values():

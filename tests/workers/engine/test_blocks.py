@@ -201,6 +201,21 @@ def test_what_is_held_is_in_use_and_expires_a_life_after_it_was_given_back() -> 
     assert pool.expire(LIVES.__getitem__) == 2
 
 
+def test_what_a_write_still_held_when_its_last_claim_ended_goes_when_it_is_given_back() -> None:
+    clock = Clock()
+    pool = BlockPool(TOTAL, lambda slot: None, clock)
+    used(pool, (1, 2), AGENT)
+    slots = pool.lookup(chain_of((1, 2)))
+    pool.acquire(slots)
+    clock.now += 50
+    assert pool.expire(LIVES.__getitem__) == 0
+    forgotten = pool.forgotten
+    pool.release(slots)  # by a write, which is nobody's use
+    pool.check([], 0)
+    assert pool.lookup(chain_of((1, 2))) == []
+    assert (pool.cached, pool.forgotten) == (0, forgotten + 2)
+
+
 def test_purges_reach_one_tenant_or_one_class() -> None:
     pool, _ = make_pool()
     used(pool, (1, 2), CHAT)
