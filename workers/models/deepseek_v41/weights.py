@@ -102,7 +102,8 @@ class WeightShelf:
         """The stacks in the runtime's format; None without a runtime, or without native kernels (then in float)."""
         if self.runtime is None:
             return None
-        return pack(*(stack.dense(torch.float32) for stack in (w1, w3, w2)), self.runtime.weight_format)
+        dense = [stack.dense(torch.float32) for stack in (w1, w3, w2)]
+        return pack(dense[0], dense[1], dense[2], self.runtime.weight_format)
 
     def __contains__(self, name: str) -> bool:
         return name in self._weights
