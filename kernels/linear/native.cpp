@@ -354,3 +354,6 @@ extern "C" void galley_linear(const Call *call, const float *x, int64_t rows, in
     else if (call->format == 1) go(FloatKind<bf16>{});
     else go(IntKind{});
 }
+
+// Floats in a vector: how the library was compiled.
+extern "C" int galley_lanes() { return LANES; }

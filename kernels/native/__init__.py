@@ -16,7 +16,7 @@ import torch
 
 from kernels.native.build import BuildError, load
 
-__all__ = ["BuildError", "library", "path"]
+__all__ = ["BuildError", "arithmetic", "library", "path"]
 
 logger = logging.getLogger(__name__)
 _CHOICES = ("auto", "native", "eager")
@@ -54,3 +54,13 @@ def library() -> ctypes.CDLL | None:
 def path() -> str:
     """`native` or `eager`: which way this process goes, for logs and benchmarks."""
     return "eager" if library() is None else "native"
+
+
+def arithmetic() -> str:
+    """`native-8`, `eager-avx2`: which way, and the vectors that sums run in. Where either differs, results that are
+    equal to the bit in any company differ in their rounding.
+    """
+    found = library()
+    if found is None:
+        return f"eager-{torch.backends.cpu.get_cpu_capability().lower()}"
+    return f"native-{found.galley_lanes()}"

@@ -71,15 +71,23 @@ def _compiler() -> str:
     raise BuildError(f"no C++ compiler ({wanted or ', '.join(COMPILERS)}) is installed")
 
 
+def compiler_version() -> str:
+    """The first line that the compiler says of itself. Raises BuildError."""
+    return _version(_compiler()).partition("\n")[0]
+
+
+def _version(compiler: str) -> str:
+    return _run([compiler, "--version"], 20.0)
+
+
 def _digest(compiler: str) -> str:
-    version = _run([compiler, "--version"], 20.0)
-    digest = hashlib.sha256(repr((version, FLAGS, platform.machine(), _processor())).encode())
+    digest = hashlib.sha256(repr((_version(compiler), FLAGS, platform.machine(), processor())).encode())
     for source in (*SOURCES, *HEADERS):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:24]
 
 
-def _processor() -> str:
+def processor() -> str:
     """What the processor can do: a data folder may be shared by machines that differ."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -11,7 +11,8 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from kernels.native import path
+from kernels import NUMERICS_REVISION
+from kernels.native import arithmetic
 from kernels.quantization import RowFormat
 from tests.workers.models.deepseek_v41.factories import TINY, write_tiny
 from tests.workers.models.llama.factories import logits, make_folder
@@ -152,12 +153,16 @@ def test_a_local_folder_is_copied_described_and_runs(tmp_path: Path) -> None:
     model = load_model(store.folder("tiny"))
     assert logits(model, [1, 2, 3]).isfinite().all()  # type: ignore[arg-type]
     identity = cache_identity(added, model)
-    assert (identity.weight_format, identity.numerics, identity.cache_dtype) == ("fp32", "default/2/cpu", "float32")
+    assert (identity.weight_format, identity.numerics, identity.cache_dtype) == (
+        "fp32",
+        f"default/{NUMERICS_REVISION}/cpu",
+        "float32",
+    )
     invariant = load_model(store.folder("tiny"), weight_format=WeightFormat.BF16, batch_invariant=True)
     other = cache_identity(added, invariant)
     assert (other.weight_format, other.numerics, other.cache_dtype) == (
         "bf16",
-        f"batch_invariant-{path()}/2/cpu",
+        f"batch_invariant-{arithmetic()}/{NUMERICS_REVISION}/cpu",
         "bfloat16",
     )
 
