@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 from tests.workers.conftest import Process, Workers, a_pool, connect_pair
 from tests.workers.protocol_client import Pair, assert_cancelled, prefill_frame
 from tests.workers.smollm2 import NAME, chat
+from workers.network.security import LinkSecurity, Plaintext
 from workers.protocol import ErrorCode, Role
-from workers.spec import EngineSettings
+from workers.spec import EngineSettings, TransferChoice
 
 pytestmark = pytest.mark.timeout(600)
 SERVE = [sys.executable, "-m", "workers.serve"]
@@ -30,12 +31,16 @@ class Real:
     processes: dict[Role, Process]
 
     def start(self, role: Role) -> Process:
+        self.processes[role] = self.begin(role, str(role), TransferChoice.AUTO)
+        return self.processes[role]
+
+    def begin(self, role: Role, name: str, transfer: TransferChoice) -> Process:
         settings = EngineSettings(pool_blocks=128, max_batch_tokens=64)  # several chunks for a long prompt
         spec = self.pool.spec(
-            role, name=str(role), model=NAME, model_path=str(self.model), engine=settings, heartbeat_s=1.0
-        )
-        self.processes[role] = self.pool.start(spec, program=SERVE)
-        return self.processes[role]
+            role, name=name, model=NAME, model_path=str(self.model), engine=settings, heartbeat_s=1.0,
+            **self.pool.tcp("127.0.0.1", name, LinkSecurity(plaintext=Plaintext.LOOPBACK), transfer),
+        )  # fmt: skip
+        return self.pool.start(spec, program=SERVE)
 
     async def pair(self) -> Pair:
         return await connect_pair(self.processes[Role.PREFILL], self.processes[Role.DECODE])
@@ -83,6 +88,26 @@ async def test_the_pair_says_what_one_process_says(real: Real) -> None:
     assert scheduled is not None
     assert scheduled.pool_hit_tokens >= len(prompts["long"]) // 16 * 16
     await pair.idle()
+
+
+async def test_blocks_that_came_over_tcp_are_those_that_are_shared(real: Real) -> None:
+    over_tcp = real.begin(Role.DECODE, "decode-tcp", TransferChoice.TCP)
+    pair = await real.pair()
+    other = Pair(pair.prefill, await over_tcp.ready(), pair.prefill_endpoint)
+    prompt = real.encode(chat("What closes at ten? " + "The kitchen closes at ten. " * 40))
+    pair.start("shared", prompt, 12, deadline_s=PATIENCE_S)
+    other.start("tcp", prompt, 12, deadline_s=PATIENCE_S)
+    assert await other.finished("tcp", PATIENCE_S) == await pair.finished("shared", PATIENCE_S)
+    assert mapped(real.processes[Role.DECODE]) == 2
+    assert mapped(over_tcp) == 1
+    await other.idle()
+    over_tcp.kill()
+
+
+def mapped(process: Process) -> int:
+    """Arenas that the process can read."""
+    maps = Path(f"/proc/{process.popen.pid}/maps").read_text()
+    return len({line.split()[4] for line in maps.splitlines() if "memfd:galley-arena" in line})
 
 
 @pytest.mark.parametrize("phase", ["queued", "prefill", "transfer", "decode"])
