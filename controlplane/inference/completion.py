@@ -13,7 +13,7 @@ from controlplane.inference.admission import Admitted
 from controlplane.inference.errors import ApiError, deadline, from_worker, overloaded
 from controlplane.inference.events import Output, RequestFailed, Restarted
 from controlplane.inference.limits import GatewayLimits
-from controlplane.inference.output import OutputParser, Piece
+from controlplane.inference.output import NewOutput, OutputParser, Piece
 from controlplane.inference.requests import Generation, Work
 from controlplane.inference.router import NoWorkers, Router
 from controlplane.inference.stats import GatewayStats
@@ -68,6 +68,7 @@ class Update:
 class _Choice:
     index: int
     generation: Generation
+    new_output: NewOutput
     output: OutputParser
     placed: bool = False
     output_tokens: int = 0
@@ -87,7 +88,7 @@ class Completion:
     def __init__(
         self,
         works: list[Work],
-        new_output: list[OutputParser],
+        new_output: list[NewOutput],
         *,
         choices: int = 1,
         router: Router,
@@ -97,15 +98,19 @@ class Completion:
         accepted: float,
         streaming: bool,
     ) -> None:
-        """`works` are `choices` for each prompt, in order. `accepted`: monotonic time of the request's arrival."""
+        """`works` are `choices` for each prompt, in order; `new_output` makes the parsers of each, one for each try.
+
+        `accepted`: monotonic time of the request's arrival.
+        """
         self._wake = asyncio.Event()
         self._choices = [
             _Choice(
                 index,
                 Generation(work, router=router, limits=limits, wake=self._wake, keep_restartable=not streaming),
-                output,
+                make,
+                make(),
             )
-            for index, (work, output) in enumerate(zip(works, new_output, strict=True))
+            for index, (work, make) in enumerate(zip(works, new_output, strict=True))
         ]
         self._router = router
         self._limits = limits
@@ -279,6 +284,7 @@ class Completion:
                     case Restarted():
                         self._output_tokens -= choice.output_tokens
                         choice.output_tokens = 0
+                        choice.output = choice.new_output()  # the old one is amid what the first try said
                         return Update(choice.index, restarted=True)
                     case RequestFailed():
                         raise self._failure(event)

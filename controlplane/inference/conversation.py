@@ -52,7 +52,7 @@ _FORMAT_NAME = {
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ready to be sent to workers. `new_output` makes a parser for one choice."""
+    """Ready to be sent to workers. `new_output` makes a parser for one try of one choice; it costs little."""
 
     tokens: list[int]
     max_tokens: int
@@ -114,7 +114,7 @@ class ChatModel:
             top_p=1.0 if chosen.top_p is None else chosen.top_p,
             grammar=grammar,
             thinking=self.thinks and conversation.thinking_mode,
-            new_output=lambda: self._new_output(call, calls_tools=bool(tools)),
+            new_output=lambda: self._new_output(call, converted, calls_tools=bool(tools)),
         )
 
     def _convert(self, call: Call) -> recipe.ConversationRequest:
@@ -203,13 +203,12 @@ class ChatModel:
         _check_context(prompt, call.max_tokens, context_limit)
         return converted.resolve_max_tokens(prompt, context_limit)
 
-    def _new_output(self, call: Call, *, calls_tools: bool) -> OutputParser:
+    def _new_output(self, call: Call, converted: recipe.ConversationRequest, *, calls_tools: bool) -> OutputParser:
         hidden = frozenset(self.manifest.eos_token_ids)
         if self.recipe_tokenizer is None:
             splitter = ToolSplitter() if calls_tools else None
             return PlainOutput(self.tokenizer, stops=call.stop, hidden=hidden, splitter=splitter)
-        # Conversion objects serve one parser each: convert once more for every choice.
-        converted, vocabulary = self._convert(call), self.tokenizer.vocab_size
+        vocabulary = self.tokenizer.vocab_size
         return RecipeOutput(converted, self.recipe_tokenizer, stops=call.stop, hidden=hidden, vocab_size=vocabulary)
 
     # --- texts ---------------------------------------------------------------------------------------------------

@@ -95,7 +95,8 @@ class RecipeOutput:
     """DeepSeek models: reasoning, answer and tool calls told apart by `deepseek_recipe`'s stream processor.
 
     End-of-sequence tokens are not pushed (they would become text), nor ids outside the vocabulary. Stop strings are
-    looked for here, in the answer: the library does not say which one it found.
+    looked for here, in the answer: the library does not say which one it found. One conversion serves any number of
+    parsers: they share no state.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ async def _completion(served: Served, prompts: list[Prompt], accepted: float) ->
     """Admits the request; what is returned must be closed."""
     gateway, principal, call = served.gateway, served.principal, served.call
     assert principal.tenant is not None  # require_any saw to it
-    outputs = [prompt.new_output() for prompt in prompts for _ in range(call.choices)]
+    outputs = [prompt.new_output for prompt in prompts for _ in range(call.choices)]
     admitted = await gateway.admission.admit(
         principal,
         prompt_tokens=sum(len(prompt.tokens) for prompt in prompts),

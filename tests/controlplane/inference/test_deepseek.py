@@ -175,3 +175,23 @@ def test_what_contradicts_itself_is_a_400(nano: ChatModel) -> None:
         chat(nano, tools=[TOOL], response_format={"type": "regex", "regex": "a"})
     with pytest.raises(ApiError, match="Thinking mode"):
         chat(nano, tools=[TOOL], tool_choice="required", thinking={"type": "enabled"})
+
+
+def test_parsers_of_one_prompt_share_nothing(nano: ChatModel) -> None:
+    """A retry and every further choice get a parser of their own from the one conversion of the request."""
+    prompt = chat(nano, tools=[TOOL])
+    tokens = [*nano.tokenizer.encode_template(f"I think</think>So{CALL}"), 1]
+    dead = prompt.new_output()
+    dead.push(tokens[: len(tokens) // 2])
+    fresh, other = prompt.new_output(), prompt.new_output()
+    for token in tokens:
+        assert fresh.push([token]).content == other.push([token]).content
+    assert read(nano, prompt, f"I think</think>So{CALL}").reasoning == "I think"
+    assert (fresh.tool_calls, other.tool_calls) == (1, 1)
+
+
+def test_a_parser_converts_nothing(nano: ChatModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsers are made on the event loop; a long conversation is converted once, where it is prepared."""
+    prompt = chat(nano)
+    monkeypatch.setattr(ChatModel, "_convert", lambda *_: pytest.fail("converted once more"))
+    prompt.new_output()

@@ -45,7 +45,7 @@ class Desk:
                 self.core.work(request_id=f"req.{index}", tokens=prompt.tokens, sampling=sampling)
                 for index in range(call.choices)
             ],
-            [prompt.new_output() for _ in range(call.choices)],
+            [prompt.new_output] * call.choices,
             router=self.core.router,
             limits=self.core.limits,
             stats=self.stats,
@@ -177,6 +177,43 @@ async def test_a_restart_is_not_seen_in_a_whole_reply(desk: Desk) -> None:
     document = json.loads(collector.body())
     assert document["choices"][0]["message"]["content"] == "right"
     assert document["usage"]["completion_tokens"] == len(desk.tokens("right"))
+
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("heard", [4, len(CALL) // 2, len(CALL) - 3])
+async def test_nothing_of_the_first_try_is_in_a_retried_tool_call(desk: Desk, heard: int) -> None:
+    """Whatever the first try was amid (a mark, a call's arguments), the second is parsed from its own beginning."""
+    await desk.core.pair()
+    tokens = desk.tokens(CALL)
+    dies = len(desk.model.tokenizer.encode_foreign(CALL[:heard]))
+    desk.core.cluster.scripts = [Script(tokens=tokens, die_before=dies), Script(tokens=tokens)]
+    reply, completion = await desk.ask(tools=[TOOL])
+    completion.start()
+    collector = Collector(ChatFormat(reply), completion, 1)
+    assert await collector.advance(20.0)
+    (choice,) = json.loads(collector.body())["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+
+
+async def test_nothing_of_the_first_try_is_in_a_retried_text(desk: Desk) -> None:
+    """Text that was held back, perhaps the beginning of a stop string, is forgotten."""
+    await desk.core.pair()
+    desk.core.cluster.scripts = [
+        Script(tokens=desk.tokens("well EN"), die_before=len(desk.tokens("well EN")) - 1),
+        Script(tokens=desk.tokens("Done")),
+    ]
+    reply, completion = await desk.ask(stop=["END"])
+    completion.start()
+    collector = Collector(ChatFormat(reply), completion, 1)
+    assert await collector.advance(20.0)
+    assert json.loads(collector.body())["choices"][0]["message"]["content"] == "Done"
 
 
 async def test_the_deadline_ends_a_request_that_hangs(desk: Desk) -> None:
