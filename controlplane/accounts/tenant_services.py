@@ -11,6 +11,7 @@ from controlplane.accounts.limits import FIELDS as LIMIT_FIELDS
 from controlplane.accounts.limits import NO_LIMITS, Limits
 from controlplane.accounts.models import Tenant
 from controlplane.accounts.permissions import DEFAULT_TENANT, Action, Principal, require
+from controlplane.accounts.signals import tenant_deleted
 from controlplane.audit.services import record
 
 
@@ -84,6 +85,7 @@ def tenant_delete(*, actor: Principal, tenant: Tenant, reason: str = "") -> None
         reason=reason,
         tenant=tenant.slug,
     )
+    tenant_deleted.send(sender=Tenant, tenant=tenant.slug, actor=actor)
     _announce(tenant)
 
 

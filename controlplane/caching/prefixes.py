@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -40,7 +40,12 @@ def deployment_of(model: str) -> Deployment:
 
 
 def prefix_of(*, model: str, tenant: str, messages: Messages) -> Prefix:
-    """The full blocks of a prompt, as the tenant's requests hash them. CPU-bound; loads the tokenizer.
+    """The full blocks of a prompt, as the tenant's requests hash them. As `prefixes_of`, of one prompt."""
+    return next(prefixes_of(model=model, tenant=tenant, prompts=[messages]))
+
+
+def prefixes_of(*, model: str, tenant: str, prompts: Iterable[Messages]) -> Iterator[Prefix]:
+    """One prefix for each prompt. CPU-bound; loads the tokenizer once for all.
 
     Messages that end with the user's are taken whole. Others (a system prompt alone) stand for the beginning that all
     conversations with them share. Raises PrefixRefused.
@@ -49,19 +54,23 @@ def prefix_of(*, model: str, tenant: str, messages: Messages) -> Prefix:
     identity = identity_of(deployment.name)
     if identity is None:
         raise PrefixRefused(f"no worker of {deployment.name} reports; a pin is named by what its workers compute")
-    encode = _encoder(deployment.model_name)
+    encode, root = _encoder(deployment.model_name), root_hash(identity, salt_of(tenant))
+    for messages in prompts:
+        tokens = _tokens(encode, messages)
+        hashes = chain(root, tokens, identity.block_tokens)
+        if not hashes:
+            raise PrefixRefused(
+                f"the prefix has {len(tokens)} tokens, less than one block of {identity.block_tokens}: nothing to keep"
+            )
+        yield Prefix(tip=hashes[-1].hex(), blocks=len(hashes), tokens=len(hashes) * identity.block_tokens)
+
+
+def _tokens(encode: Callable[[Messages], list[int]], messages: Messages) -> list[int]:
     if messages[-1]["role"] == "user":
-        tokens = encode(messages)
-    else:
-        first, second = (encode([*messages, {"role": "user", "content": text}]) for text in _PROBES)
-        pairs = zip(first, second, strict=False)
-        tokens = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    hashes = chain(root_hash(identity, salt_of(tenant)), tokens, identity.block_tokens)
-    if not hashes:
-        raise PrefixRefused(
-            f"the prefix has {len(tokens)} tokens, less than one block of {identity.block_tokens}: nothing to keep"
-        )
-    return Prefix(tip=hashes[-1].hex(), blocks=len(hashes), tokens=len(hashes) * identity.block_tokens)
+        return encode(messages)
+    first, second = (encode([*messages, {"role": "user", "content": text}]) for text in _PROBES)
+    pairs = zip(first, second, strict=False)
+    return [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
 def _encoder(name: str) -> Callable[[Messages], list[int]]:

@@ -17,6 +17,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from controlplane.accounts import selectors as accounts
 from controlplane.accounts.models import Tenant
 from controlplane.accounts.permissions import SYSTEM, Action, Principal, require
 from controlplane.audit.services import record
@@ -24,7 +25,7 @@ from controlplane.caching import selectors, tickets
 from controlplane.caching.errors import CachingError, WarmRefused
 from controlplane.caching.models import FINAL_WARM_STATES, WarmJob, WarmState
 from controlplane.caching.policies import pins_add
-from controlplane.caching.prefixes import deployment_of, prefix_of
+from controlplane.caching.prefixes import deployment_of, prefixes_of
 from controlplane.caching.prompts import Messages
 from controlplane.config import settings
 from controlplane.fleet.signals import run_soon
@@ -60,7 +61,8 @@ def warm_create(
 ) -> WarmJob:
     """Queue prompts for warming. Their tokens are the tenant's usage. Raises PermissionRefused and CachingError."""
     require(actor, Action.CACHE_MANAGE)
-    if not Tenant.objects.filter(slug=tenant).exists():
+    # Locked: a tenant that is being deleted gets no job that its deletion does not see.
+    if not Tenant.objects.select_for_update().filter(slug=tenant, deleted_at=None).exists():
         raise WarmRefused(f"there is no tenant {tenant}")
     if retention_class not in {item.name for item in selectors.current_policy().classes}:
         raise WarmRefused(f"there is no retention class {retention_class}")
@@ -101,17 +103,30 @@ def warm_cancel(*, actor: Principal, job: int, reason: str = "") -> WarmJob:
     if row is None:
         raise WarmRefused(f"there is no warming job {job}")
     if not row.ended:
-        record(
-            actor=actor,
-            action="store.warm_cancel",
-            target=f"warming:{job}",
-            before={"state": row.state, "done": row.done},
-            after={"state": WarmState.CANCELLED.value},
-            reason=reason,
-            tenant=row.tenant,
-        )
-        _end(row, WarmState.CANCELLED, f"cancelled by {actor.label}")
+        _cancel(row, actor, reason=reason)
     return row
+
+
+@transaction.atomic
+def warm_cancel_tenant(*, actor: Principal, tenant: str) -> int:
+    """Ends every open job of a tenant that is being deleted; how many there were."""
+    rows = WarmJob.objects.select_for_update().exclude(state__in=FINAL_WARM_STATES).filter(tenant=tenant)
+    for row in rows:
+        _cancel(row, actor, reason="the tenant was deleted")
+    return len(rows)
+
+
+def _cancel(row: WarmJob, actor: Principal, *, reason: str) -> None:
+    record(
+        actor=actor,
+        action="store.warm_cancel",
+        target=f"warming:{row.pk}",
+        before={"state": row.state, "done": row.done},
+        after={"state": WarmState.CANCELLED.value},
+        reason=reason,
+        tenant=row.tenant,
+    )
+    _end(row, WarmState.CANCELLED, f"cancelled by {actor.label}")
 
 
 def warm_claim(*, job: int | None = None) -> WarmJob | None:
@@ -138,6 +153,8 @@ def warm_advance(
     ticket = tickets.Ticket(job=job.pk, tenant=job.tenant, retention_class=job.retention_class)
     with httpx.Client(base_url=url or gateway_url(), timeout=REQUEST_TIMEOUT_S) as client:
         while job.done + job.failed < job.total and time.monotonic() < until:
+            if accounts.tenant_by_slug(job.tenant) is None:
+                return _stop(job, f"the tenant {job.tenant} is gone")
             messages: Messages = job.prompts[job.done + job.failed]
             try:
                 tokens = _send(client, job, messages, tickets.issue(ticket))
@@ -187,19 +204,31 @@ def _count(job: WarmJob, tokens: tuple[int, int] | None, *, note: str = "") -> N
     job.prompts = prompts
 
 
+def _stop(job: WarmJob, why: str) -> WarmJob:
+    with transaction.atomic():
+        row = WarmJob.objects.select_for_update().get(pk=job.pk)
+        if not row.ended:
+            _end(row, WarmState.FAILED, why)
+    return row
+
+
 def _let_go(job: WarmJob) -> WarmJob:
     with transaction.atomic():
         row = WarmJob.objects.select_for_update().get(pk=job.pk)
         if row.ended:
             return row
-        row.claimed_until = None
-        if row.done + row.failed < row.total:
-            row.save(update_fields=["claimed_until"])
+        whole = row.done + row.failed >= row.total
+        # The claim stays while we pin: nobody else shall do the same.
+        row.claimed_until = timezone.now() + timedelta(seconds=CLAIM_S) if whole else None
+        row.save(update_fields=["claimed_until"])
+        if not whole:
             return row
     refused = f"{row.failed} refused, the last: {row.note}" if row.failed else ""
     pinned = _pin(row) if row.pin and row.done else ""
     with transaction.atomic():
         row = WarmJob.objects.select_for_update().get(pk=job.pk)
+        if row.ended:  # cancelled while we pinned
+            return row
         state = WarmState.DONE if row.done else WarmState.FAILED
         _end(row, state, "; ".join(filter(None, (refused, pinned))))
     return row
@@ -208,13 +237,23 @@ def _let_go(job: WarmJob) -> WarmJob:
 def _pin(job: WarmJob) -> str:
     """Pin every prompt of the job; what became of it, for the job's note."""
     try:
-        tips = {prefix_of(model=job.model, tenant=job.tenant, messages=m).tip: None for m in job.prompts}
+        tips: dict[str, None] = {}
+        for prefix in prefixes_of(model=job.model, tenant=job.tenant, prompts=job.prompts):
+            tips[prefix.tip] = None
+            if not _hold(job):
+                return "not pinned: the job ended meanwhile"
         several = len(tips) > 1
         named = {f"{job.pin}-{place}" if several else job.pin: tip for place, tip in enumerate(tips, 1)}
         pins_add(actor=SYSTEM, pins=named, reason=f"warming job {job.pk} of {job.created_by}")
     except CachingError as error:
         return f"not pinned: {error}"
     return f"pinned as {', '.join(list(named)[:3])}{' ...' if len(named) > 3 else ''}"
+
+
+def _hold(job: WarmJob) -> bool:
+    """Our claim, anew; False where the job has ended."""
+    rows = WarmJob.objects.filter(pk=job.pk).exclude(state__in=FINAL_WARM_STATES)
+    return rows.update(claimed_until=timezone.now() + timedelta(seconds=CLAIM_S)) > 0
 
 
 def _end(row: WarmJob, state: WarmState, note: str) -> None:

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from controlplane.accounts import selectors as accounts_read
+from controlplane.accounts import services as accounts_write
 from controlplane.accounts.permissions import SYSTEM, PermissionRefused, Role
-from controlplane.caching import services, tickets
+from controlplane.caching import selectors, services, tickets, warming
 from controlplane.caching.errors import WarmRefused
 from controlplane.caching.models import WarmJob, WarmState
+from controlplane.caching.prefixes import Prefix
 from controlplane.caching.prompts import MAX_PROMPTS, parse
 from tests.controlplane.accounts import factories as accounts
 from tests.controlplane.caching import factories  # noqa: F401 - registers the apps' models
@@ -151,6 +154,37 @@ class TestJobs:
         assert job is not None
         failed = services.warm_advance(job, url="http://127.0.0.1:1")
         assert (failed.state, failed.failed) == (WarmState.FAILED, 1)
+
+    def test_a_tenant_that_is_deleted_is_warmed_no_more(self, gateway: str) -> None:
+        create("a", "b")
+        job = services.warm_claim()
+        assert job is not None
+        tenant = accounts_read.tenant_by_slug("bistro")
+        assert tenant is not None
+        accounts_write.tenant_delete(actor=SYSTEM, tenant=tenant)
+        assert services.warm_advance(job, url=gateway).state == WarmState.CANCELLED
+        assert Gateway.seen == []
+        assert services.warm_claim() is None
+        with pytest.raises(WarmRefused, match="no tenant"):
+            services.warm_create(
+                actor=SYSTEM, model="chat", tenant="bistro", retention_class="agent", prompts=[[USER]], start=False
+            )
+
+    def test_a_job_that_is_cancelled_while_it_pins_stays_cancelled(
+        self, gateway: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create("a", pin="faq")
+        job = services.warm_claim()
+        assert job is not None
+
+        def prefixes(**_: Any) -> Iterator[Prefix]:
+            assert services.warm_claim() is None, "ours until it is pinned"
+            services.warm_cancel(actor=SYSTEM, job=job.pk)
+            yield Prefix(tip="00" * 16, blocks=1, tokens=64)
+
+        monkeypatch.setattr(warming, "prefixes_of", prefixes)
+        assert services.warm_advance(job, url=gateway).state == WarmState.CANCELLED
+        assert selectors.current_policy().pins == ()
 
     def test_only_cache_administrators_may(self) -> None:
         with pytest.raises(PermissionRefused):
