@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from workers.network.endpoints import parse_endpoint
 from workers.network.handshake import PURPOSE_BYTES, Binding, Purpose, as_server
-from workers.network.security import AuthenticationFailed, LinkSecurity
+from workers.network.security import LinkSecurity
 from workers.network.sockets import tune
 from workers.network.streams import exchange
 from workers.network.tls import Contexts
@@ -142,7 +142,7 @@ class TcpServer:
             if secret := self._security.read_secret():
                 binding = Binding(Purpose.FRAMES, self._advertised, certificate)
                 await exchange(reader, writer, as_server(secret, binding))
-        except (AuthenticationFailed, asyncio.CancelledError):
+        except BaseException:  # also a secret that cannot be read: the transport has the descriptor
             transport.abort()
             raise
         return reader, writer

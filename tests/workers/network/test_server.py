@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -118,6 +119,24 @@ async def test_a_wrong_secret(tmp_path: Path) -> None:
         with pytest.raises(AuthenticationFailed, match="same secret"):
             await says(endpoint, with_secret(LinkSecurity(), tmp_path, "another secret of some length"))
         assert server.refused == 1
+
+
+async def test_a_secret_that_cannot_be_read_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of the connection, also below the stream that was made of it."""
+    transports: list[asyncio.Transport] = []
+    made = asyncio.StreamWriter.__init__
+
+    def remember(self: asyncio.StreamWriter, transport: asyncio.Transport, *rest: object) -> None:
+        transports.append(transport)
+        made(self, transport, *rest)  # type: ignore[arg-type]
+
+    security = with_secret(LinkSecurity(), tmp_path)
+    async with Echo(security).listening() as (server, endpoint):
+        os.unlink(security.secret_file)
+        monkeypatch.setattr(asyncio.StreamWriter, "__init__", remember)
+        await closes(endpoint, Purpose.FRAMES.value)
+        assert server.refused == 1
+    assert [transport.is_closing() for transport in transports] == [True, True]
 
 
 async def test_a_proof_that_was_meant_for_another_endpoint(tmp_path: Path) -> None:
