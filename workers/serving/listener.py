@@ -143,7 +143,7 @@ class Listener:
         return {
             "connections": float(len(self._connections)),
             "connections.blocks": float(self._blocks.connections),
-            "connections.refused": float(self._tcp.refused if self._tcp is not None else 0),
+            "connections.refused": float((self._tcp.refused if self._tcp is not None else 0) + self._blocks.refused),
             "queue.outbox_bytes": float(max((c.unsent_bytes for c in self._connections), default=0)),
         }
 

@@ -27,7 +27,9 @@ from workers.transfer.tcp.wire import HEAD, TAIL, Answer, checksum, receive_fram
 logger = logging.getLogger(__name__)
 
 MAX_THREADS = 256
-"""Connections for blocks, those that are greeting included."""
+"""Connections for blocks, those that have not proved anything yet included."""
+MAX_UNPROVEN = 32
+"""Of these: strangers leave room for decode workers."""
 _FOREVER = float("inf")
 
 OnRead = Callable[[Address, RequestId], None]
@@ -81,6 +83,9 @@ class BlockOwner:
         self._lock = threading.Lock()
         self._tickets: dict[bytes, Ticket] = {}
         self._threads = 0
+        self._unproven = 0
+        self.refused = 0
+        """Connections closed before they showed a ticket that is good."""
 
     def issue(self, peer: Address, arena: ArenaLike) -> Ticket:
         ticket = Ticket(secrets.token_bytes(32), peer, arena)
@@ -96,13 +101,21 @@ class BlockOwner:
 
     def serve(self, connection: socket.socket) -> None:
         """Take an accepted connection; closes it in the end. Returns at once."""
+        peer = _peer(connection)
         with self._lock:
-            if self._threads >= MAX_THREADS:
-                logger.warning("%d connections for blocks are open: another was closed", MAX_THREADS)
-                connection.close()
-                return
-            self._threads += 1
-        threading.Thread(target=self._run, args=(connection,), name="blocks-out", daemon=True).start()
+            full = self._threads >= MAX_THREADS or self._unproven >= MAX_UNPROVEN
+            if not full:
+                self._threads += 1
+                self._unproven += 1
+            open_now, unproven = self._threads, self._unproven
+        if full:
+            self._refuse(connection, peer, f"{open_now} connections for blocks are open, {unproven} of them not proven")
+            return
+        try:
+            threading.Thread(target=self._run, args=(connection, peer), name="blocks-out", daemon=True).start()
+        except RuntimeError as error:  # the process may have no more threads
+            self._ended(proven=False)
+            self._refuse(connection, peer, str(error))
 
     @property
     def connections(self) -> int:
@@ -110,26 +123,42 @@ class BlockOwner:
 
     # --- on a thread of the connection -----------------------------------------------------------------------
 
-    def _run(self, connection: socket.socket) -> None:
-        peer: object = "a stranger"
+    def _run(self, connection: socket.socket, peer: str) -> None:
+        ticket: Ticket | None = None
         try:
             until = time.monotonic() + self._deadlines.greeting_s
-            connection = secure(connection, self._endpoint, self._security, self._contexts, Purpose.BLOCKS, until)
-            ticket = self._open(connection, until)
-            if ticket is not None:
-                peer = ticket.peer
-                while True:
-                    self._answer(connection, ticket)
+            try:
+                connection = secure(connection, self._endpoint, self._security, self._contexts, Purpose.BLOCKS, until)
+                ticket = self._open(connection, until)
+            except (OSError, ProtocolError) as error:
+                self._refuse(connection, peer, str(error) or type(error).__name__)
+                return
+            with self._lock:
+                self._unproven -= 1
+            peer = str(ticket.peer)
+            while True:
+                self._answer(connection, ticket)
         except (OSError, ProtocolError) as error:
             logger.info("the connection for blocks of %s ended: %s", peer, error)
         except Exception:  # a fault of ours ends this connection; the reader dials again or fails its request
             logger.exception("sending blocks to %s failed", peer)
         finally:
             connection.close()
-            with self._lock:
-                self._threads -= 1
+            self._ended(proven=ticket is not None)
 
-    def _open(self, connection: socket.socket, until: float) -> Ticket | None:
+    def _ended(self, *, proven: bool) -> None:
+        with self._lock:
+            self._threads -= 1
+            self._unproven -= not proven
+
+    def _refuse(self, connection: socket.socket, peer: str, why: str) -> None:
+        with self._lock:
+            self.refused += 1
+        logger.warning("a connection for blocks of %s was refused: %s", peer, why)
+        connection.close()
+
+    def _open(self, connection: socket.socket, until: float) -> Ticket:
+        """Raises ProtocolError, having said why, where the ticket is not good."""
         opening = receive_frame(connection, until, limit=protocol.MAX_GREETING_BYTES)
         if not isinstance(opening, OpenBlocks):
             raise ProtocolError(f"it began with {type(opening).__name__}")
@@ -143,7 +172,7 @@ class BlockOwner:
             send(connection, [protocol.encode(BlocksOpen(block_bytes=ticket.arena.block_bytes))], until)
             return ticket
         send(connection, [protocol.encode(refused)], until)
-        return None
+        raise ProtocolError(refused.message)
 
     def _answer(self, connection: socket.socket, ticket: Ticket) -> None:
         """Wait for a request (as long as the link stands) and send what it asks for."""
@@ -167,3 +196,11 @@ class BlockOwner:
             # first byte is written.
             send(connection, [TAIL.pack(arena.generation(slot), crc)], until)
         self._on_read(ticket.peer, request.request_id)
+
+
+def _peer(connection: socket.socket) -> str:
+    try:
+        host, port = connection.getpeername()[:2]
+    except (OSError, ValueError):  # gone already, or no TCP
+        return "a stranger"
+    return f"{host}:{port}"

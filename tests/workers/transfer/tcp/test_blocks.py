@@ -27,7 +27,7 @@ from workers.network.tls import Contexts
 from workers.protocol import Address, ArenaOffer, BlocksOpen, ErrorCode, OpenBlocks, ReadBlocks, Refused, RequestId
 from workers.transfer.base import PeerUnreachable, Pull, StaleBlock, TransferError
 from workers.transfer.deadlines import Deadlines
-from workers.transfer.tcp.owner import BlockOwner, Ticket
+from workers.transfer.tcp.owner import MAX_UNPROVEN, BlockOwner, Ticket
 from workers.transfer.tcp.source import WAY, DamagedBlock, RemoteArena
 from workers.transfer.tcp.wire import HEAD, MAX_REQUEST_BYTES
 
@@ -186,6 +186,45 @@ async def test_a_slot_that_is_none(security: LinkSecurity) -> None:
         pulls, _ = ends.pulls(1)
         with pytest.raises(StaleBlock, match="outside"):
             await source.read(NAME, [Pull(BLOCKS, 1, pulls[0].destination)])
+
+
+# --- strangers ----------------------------------------------------------------------------------------------------
+
+
+async def test_strangers_leave_room_for_those_that_are_in(tmp_path: Path) -> None:
+    """Few at a time, each until its deadline, all of them counted; who has proved himself goes on reading."""
+    security = LinkSecurity(secret_file=secret_file(tmp_path))
+    async with ends_of(security, greeting_s=20.0) as ends, ends.source() as source:
+        await source.open()
+        strangers = []
+        for _ in range(MAX_UNPROVEN + 3):
+            stranger = socket.create_connection(("127.0.0.1", ends.port))
+            stranger.sendall(Purpose.BLOCKS.value)
+            strangers.append(stranger)
+        await until(lambda: ends.owner.refused == 3)
+        assert ends.owner.connections == 1 + MAX_UNPROVEN
+        pulls, buffers = ends.pulls(1)
+        await source.read(NAME, pulls)
+        assert [bytes(buffer) for buffer in buffers] == ends.expected(1)
+        for stranger in strangers:
+            stranger.close()
+        await until(lambda: ends.owner.refused == MAX_UNPROVEN + 3)
+        await until(lambda: ends.owner.connections == 1)
+        async with ends.source() as other:
+            await other.open()
+
+
+async def test_a_ticket_that_is_not_good_counts_as_refused(security: LinkSecurity) -> None:
+    async with ends_of(security) as ends, ends.source(ticket=b"x" * 32) as source:
+        with pytest.raises(PeerUnreachable):
+            await source.open()
+        await until(lambda: ends.owner.refused == 1)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - threads
+            await asyncio.sleep(0.01)
 
 
 # --- what networks do ---------------------------------------------------------------------------------------------
