@@ -64,6 +64,8 @@ class Sequence:
     """Ring rows of tokens from here on are what a cold run gives, in every layer: only such may be kept."""
     unit_at: int = 0
     """Where a common prefix with another request ends, if a step shall end there so that its windows can be kept."""
+    rows_kept: int = 0
+    """Leading blocks whose ring rows were looked at for keeping."""
     seat: int | None = None
     slots: list[int] = field(default_factory=list)
     reserved: int = 0

@@ -15,9 +15,10 @@ from workers.engine.blocks import BlockPool
 from workers.engine.layout import CacheLayout, PoolViews
 from workers.engine.publishing import withhold
 from workers.engine.sequence import Phase, Sequence
+from workers.engine.sidecar_ring import Ring
 from workers.engine.store_distrust import StoreDistrust
 from workers.engine.store_reads import StoreReads
-from workers.engine.store_sidecars import Ring, StoreSidecars
+from workers.engine.store_sidecars import StoreSidecars
 from workers.engine.store_writes import StoreWrites
 from workers.kvstore.policy import class_of
 from workers.kvstore.store import Store
@@ -140,8 +141,8 @@ class StoreLink:
         if sequence.withheld:
             return
         unit = self.writes.progress(sequence) or sequence.computed == sequence.unit_at
-        if unit and self._sidecars is not None:
-            self._sidecars.keep(sequence)
+        if self._sidecars is not None:
+            self._sidecars.keep(sequence, unit_end=unit)
 
     def taken_over(self, sequence: Sequence) -> None:
         """Another worker computed the prompt, and stores it."""
@@ -154,7 +155,7 @@ class StoreLink:
         if sequence.phase in COMPUTING and sequence.published and not sequence.withheld:
             self.writes.hand_over(sequence)
             if self._sidecars is not None and sequence.phase is Phase.DECODE:
-                self._sidecars.keep(sequence)
+                self._sidecars.keep(sequence, unit_end=True)
         if self._sidecars is not None:
             self._sidecars.forget(sequence.request.request_id)
         self.reads.forget(sequence.request.request_id)

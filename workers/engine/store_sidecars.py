@@ -14,110 +14,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Collection
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
-from workers.engine.layout import CacheLayout, PoolViews
 from workers.engine.sequence import Phase, Sequence
+from workers.engine.sidecar_memory import SidecarMemory
+from workers.engine.sidecar_ring import Ring
 from workers.engine.store_distrust import StoreDistrust
 from workers.identity import BlockHash
 from workers.kvstore.policy import sidecar_claim
 from workers.kvstore.store import Store
-from workers.models.base import StoredWindows
 from workers.protocol import RequestId
 
 log: Final = logging.getLogger(__name__)
 
 UNIT_BLOCKS: Final = 2
 """Sidecars of a unit's last blocks: wherever the next prompt begins to run, they cover the positions before it."""
-
-
-class Ring:
-    """Copies rows of one window group between seats and sidecars: a sidecar is layer after layer, plane after plane,
-    the rows of one block."""
-
-    def __init__(self, layout: CacheLayout, views: PoolViews, stored: StoredWindows) -> None:
-        group = next(group for group in layout.spec.windows if group.name == stored.group)
-        assert group.rows >= 3 * stored.window - 1
-        self.rows = group.rows
-        self.block_tokens = layout.block_tokens
-        self._views = [views.window(group.name, layer, p.name) for layer in group.layers for p in group.planes]
-        self.sidecar_bytes = sum(_row_bytes(view) for view in self._views) * self.block_tokens
-        self.kind = f"{group.name}.v{layout.spec.layout_version}.{self.sidecar_bytes}"
-
-    def _places(self, block: int) -> torch.Tensor:
-        first = block * self.block_tokens
-        return torch.arange(first, first + self.block_tokens) % self.rows
-
-    def copy_out(self, seat: int, block: int) -> bytes:
-        places = self._places(block)
-        parts = [view[seat, places].contiguous().view(torch.uint8).numpy().tobytes() for view in self._views]
-        return b"".join(parts)
-
-    def copy_in(self, seat: int, block: int, data: bytes) -> None:
-        places, at = self._places(block), 0
-        for view in self._views:
-            size = _row_bytes(view) * self.block_tokens
-            rows = torch.frombuffer(bytearray(data[at : at + size]), dtype=torch.uint8).view(view.dtype)
-            view[seat, places] = rows.view(self.block_tokens, *view.shape[2:])
-            at += size
-
-
-def _row_bytes(view: torch.Tensor) -> int:
-    return view[0, 0].numel() * view.element_size()
-
-
-@dataclass(slots=True)
-class _Kept:
-    data: bytes
-    retention_class: str
-    last: float
-
-
-class Memory:
-    """Sidecars by block, the least recently used going first; they live as the policy says."""
-
-    def __init__(self, store: Store, bound: int) -> None:
-        self._store = store
-        self._bound = bound
-        self._kept: OrderedDict[BlockHash, _Kept] = OrderedDict()
-        self._bytes = 0
-
-    def put(self, block: BlockHash, data: bytes, retention_class: str) -> None:
-        if self._store.policy.current.ttl_us(sidecar_claim(retention_class, unit_end=True)) < 0:
-            return
-        self.drop(block)
-        self._kept[block] = _Kept(data, retention_class, time.monotonic())
-        self._bytes += len(data)
-        while self._bytes > self._bound:
-            self.drop(next(iter(self._kept)))
-
-    def get(self, block: BlockHash) -> bytes | None:
-        kept = self._kept.get(block)
-        if kept is None:
-            return None
-        now = time.monotonic()
-        life = self._store.policy.current.ttl_us(sidecar_claim(kept.retention_class, unit_end=True))
-        if (now - kept.last) * 1e6 > life:
-            self.drop(block)
-            return None
-        kept.last = now
-        self._kept.move_to_end(block)
-        return kept.data
-
-    def drop(self, block: BlockHash) -> None:
-        kept = self._kept.pop(block, None)
-        if kept is not None:
-            self._bytes -= len(kept.data)
-
-    def clear(self) -> None:
-        self._kept.clear()
-        self._bytes = 0
 
 
 @dataclass(slots=True)
@@ -128,6 +42,8 @@ class _Search:
     future: Future[dict[int, bytes]] | None
     until: float
     found: dict[int, bytes]
+    recompute_from: int
+    """Where the prompt begins without kept rows; earlier ones are of no use."""
     exact_from: int = 0
     """Ring rows from here on are exact, should the prompt begin where `resume` said last, without kept rows."""
 
@@ -138,7 +54,7 @@ class StoreSidecars:
     def __init__(self, store: Store, ring: Ring, window: int, distrust: StoreDistrust, *, fingerprint: str) -> None:
         self._store, self._ring, self._window, self._distrust = store, ring, window, distrust
         self._fingerprint = fingerprint
-        self.memory = Memory(store, store.settings.sidecar_cache_bytes)
+        self.memory = SidecarMemory(store, store.settings.sidecar_cache_bytes)
         self._searches: dict[RequestId, _Search] = {}
         self.used = 0
         """Requests that began from kept rows."""
@@ -183,17 +99,19 @@ class StoreSidecars:
         last = min(hit, sequence.prompt_tokens - self._window)
         until = time.monotonic() + self._store.settings.read_deadline_s
         if last <= 0:
-            return _Search(hit, None, until, {})
+            return _Search(hit, None, until, {}, recompute_from)
         size = sequence.block_tokens
         blocks = range(max(0, recompute_from - self._window) // size, (last - 1) // size + 1)
-        kept = {block: data for block in blocks if (data := self.memory.get(sequence.chain[block])) is not None}
-        here = self._start(sequence, hit, kept)
+        name = sequence.scope.retention_class
+        here_are = ((block, self.memory.get(sequence.chain[block], name)) for block in blocks)
+        kept = {block: known.data for block, known in here_are if known is not None}
+        here = self._start(sequence, hit, kept, recompute_from)
         trusted = self._distrust.trusted(sequence.chain[: blocks.stop]) == blocks.stop
         if (here is not None and here == last) or not trusted:
-            return _Search(hit, None, until, kept)
+            return _Search(hit, None, until, kept, recompute_from)
 
         def choose(there: set[int]) -> list[int]:
-            start = self._start(sequence, hit, there | kept.keys())
+            start = self._start(sequence, hit, there | kept.keys(), recompute_from)
             return [] if start is None else [block for block in self._needed(start) if block not in kept]
 
         missing = [block for block in blocks if block not in kept]
@@ -201,25 +119,26 @@ class StoreSidecars:
             sequence.chain[: blocks.stop],
             missing,
             self._ring.kind,
-            retention_class=sequence.scope.retention_class,
+            retention_class=name,
             choose=choose,
         )
-        return _Search(hit, future, until, kept)
+        return _Search(hit, future, until, kept, recompute_from)
 
     def _needed(self, start: int) -> range:
         """The blocks that hold the window - 1 positions before `start`."""
         size = self._ring.block_tokens
         return range(max(0, start - self._window + 1) // size, (start - 1) // size + 1)
 
-    def _start(self, sequence: Sequence, hit: int, there: Collection[int]) -> int | None:
-        """The last position that a prompt can begin from with the sidecars of these blocks."""
+    def _start(self, sequence: Sequence, hit: int, there: Collection[int], beyond: int) -> int | None:
+        """The last position after `beyond` that a prompt can begin from with the sidecars of these blocks."""
+        if not there:
+            return None
         size = self._ring.block_tokens
+        beyond = max(beyond, min(there) * size)
         last = min(hit, sequence.prompt_tokens - self._window)
-        for start in (last, *range((last - 1) // size * size, 0, -size)):
-            if start > 0 and all(block in there for block in self._needed(start)):
+        for start in (last, *range((last - 1) // size * size, beyond, -size)):
+            if start > beyond and all(block in there for block in self._needed(start)):
                 return start
-            if there and start // size < min(there):
-                break
         return None
 
     def resume(self, sequence: Sequence, hit: int, recompute_from: int) -> int:
@@ -227,8 +146,8 @@ class StoreSidecars:
         search = self._searches.get(sequence.request.request_id)
         if search is None or search.hit != hit:
             return recompute_from
-        start = self._start(sequence, hit, search.found)
-        if start is not None and start > recompute_from:
+        start = self._start(sequence, hit, search.found, recompute_from)
+        if start is not None:
             return start
         # Rows that run again are exact in every window from the hit's end on; begun earlier, from earlier on.
         more = 0
@@ -244,7 +163,7 @@ class StoreSidecars:
         if search is None:
             sequence.rings_exact_from = sequence.paged_from if sequence.computed else 0
             return
-        start = self._start(sequence, search.hit, search.found)
+        start = self._start(sequence, search.hit, search.found, search.recompute_from)
         if start is None or start < min(search.hit, sequence.prompt_tokens - self._window):
             sequence.unit_at = search.hit
         if start == sequence.computed:
@@ -252,35 +171,80 @@ class StoreSidecars:
             blocks = self._needed(sequence.computed)
             for block in blocks:
                 self._ring.copy_in(sequence.seat, block, search.found[block])
-                self.memory.put(sequence.chain[block], search.found[block], sequence.scope.retention_class)
+            self._used(sequence, {block: search.found[block] for block in blocks})
             sequence.rings_from = blocks.start * sequence.block_tokens
             sequence.rings_exact_from = sequence.rings_from
             self.used += 1
         else:
             sequence.rings_exact_from = search.exact_from
 
-    def keep(self, sequence: Sequence, *, unit_end: bool = True) -> None:
-        """A unit ends with the last full block that the request computed: keep what its ring holds of it."""
+    def _used(self, sequence: Sequence, rows: dict[int, bytes]) -> None:
+        """A prompt begins from these: those of memory are used in the store too, and written again where it lost
+        them; those of the store are kept in memory."""
+        renewed = []
+        for block, data in rows.items():
+            name = sequence.scope.retention_class
+            known = self.memory.get(sequence.chain[block], name)
+            if known is not None:
+                renewed.append((block, data, known.created))
+            elif known := self.memory.put(sequence.chain[block], data, name, created=sequence.begun):
+                known.stored = True
+        if renewed:
+            self._renew(sequence, renewed)
+
+    def _renew(self, sequence: Sequence, rows: list[tuple[int, bytes, float]]) -> None:
+        self._store.sidecars.renew(
+            sequence.chain,
+            rows,
+            self._ring.kind,
+            salt=sequence.request.salt,
+            fingerprint=self._fingerprint,
+            retention_class=sequence.scope.retention_class,
+        )
+
+    def keep(self, sequence: Sequence, *, unit_end: bool) -> None:
+        """Keep what the ring holds of the last full blocks that the request computed: where a unit ends, and inside it
+        for classes that keep all (of a step longer than the ring, what is left of it)."""
         if sequence.seat is None or sequence.phase not in (Phase.PREFILL, Phase.DECODE):
+            return
+        name = sequence.scope.retention_class
+        every = self._store.policy.current.ttl_us(sidecar_claim(name, unit_end=False)) >= 0
+        if not unit_end and not every:
             return
         size = sequence.block_tokens
         end = sequence.computed // size
         oldest = max(sequence.rings_exact_from, sequence.computed - self._ring.rows)
-        for block in range(max(0, end - UNIT_BLOCKS), end):
-            if block * size < oldest or self.memory.get(sequence.chain[block]) is not None:
-                continue
-            data = self._ring.copy_out(sequence.seat, block)
-            self.memory.put(sequence.chain[block], data, sequence.scope.retention_class)
-            self._store.sidecars.put(
-                sequence.chain[: block + 1],
-                self._ring.kind,
-                data,
-                unit_end=unit_end,
-                salt=sequence.request.salt,
-                fingerprint=self._fingerprint,
-                retention_class=sequence.scope.retention_class,
-                created=sequence.begun,
-            )
+        unit = range(max(0, end - UNIT_BLOCKS), end) if unit_end else range(0)
+        first = min(sequence.rows_kept, unit.start) if unit_end and every else sequence.rows_kept
+        for block in range(max(first, -(-oldest // size)), end) if every else unit:
+            if block * size >= oldest:
+                self._keep(sequence, block, unit_end=block in unit)
+        sequence.rows_kept = end
+
+    def _keep(self, sequence: Sequence, block: int, *, unit_end: bool) -> None:
+        """Keep the ring's rows of one block; once in memory and once in the store."""
+        assert sequence.seat is not None
+        name = sequence.scope.retention_class
+        known = self.memory.get(sequence.chain[block], name)
+        if known is not None and known.stored:
+            if unit_end and not known.unit_end:
+                known.unit_end = True
+                self._renew(sequence, [(block, known.data, known.created)])
+            return
+        data = self._ring.copy_out(sequence.seat, block) if known is None else known.data
+        known = self.memory.put(sequence.chain[block], data, name, created=sequence.begun, unit_end=unit_end)
+        stored = self._store.sidecars.put(
+            sequence.chain[: block + 1],
+            self._ring.kind,
+            data,
+            unit_end=unit_end,
+            salt=sequence.request.salt,
+            fingerprint=self._fingerprint,
+            retention_class=name,
+            created=sequence.begun,
+        )
+        if known is not None:
+            known.stored = stored
 
     def forget(self, request_id: RequestId) -> None:
         search = self._searches.pop(request_id, None)

@@ -30,6 +30,8 @@ class SidecarRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Which window snapshots a class keeps: bytes against compute, never correctness."""
 
     keep: Literal["none", "unit_end", "all"] = "unit_end"
+    """Where a unit ends (end of an input or output, a common prefix), or also inside: every block whose rows a model
+    still holds when a step ends."""
     ttl_s: float | None = None
     """Life of sidecars where it is shorter than that of the class."""
 

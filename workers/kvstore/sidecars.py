@@ -73,6 +73,51 @@ class Sidecars:
             )
         )
 
+    def renew(
+        self,
+        chain: Sequence[BlockHash],
+        payloads: Sequence[tuple[int, bytes, float]],
+        kind: str,
+        *,
+        salt: bytes,
+        fingerprint: str,
+        retention_class: str,
+    ) -> Future[None] | None:
+        """Sidecars at units' ends, as (position, bytes, created), were used where the store had no part in it: a use
+        of those that it has, and a write of those that it lost. In the background; None when the queue is full."""
+        blocks = list(chain)
+
+        def use() -> None:
+            names = [sidecar_hash(blocks[position], kind) for position, _, _ in payloads]
+            try:
+                lookup = self._index.locate(short_names(names))
+                if self._foreign(lookup) is not None:
+                    return
+                there = [run.extent for run in lookup.runs if run.count]
+                if self._policy.current.ttl_us(sidecar_claim(retention_class, unit_end=True)) >= 0:
+                    self._index.touch_ids(there, sidecar_claim(retention_class, unit_end=True))
+            except IndexUnavailable:
+                self._health.count("uses_failed")
+                return
+            for run, (position, data, created) in zip(lookup.runs, payloads, strict=True):
+                if not run.count:
+                    self.put(
+                        blocks[: position + 1],
+                        kind,
+                        data,
+                        unit_end=True,
+                        salt=salt,
+                        fingerprint=fingerprint,
+                        retention_class=retention_class,
+                        created=created,
+                    )
+
+        try:
+            return self._threads.submit(use, deadline=time.monotonic() + self._settings.write_deadline_s)
+        except PoolFull:
+            self._health.count("uses_dropped")
+            return None
+
     def fetch(
         self,
         chain: Sequence[BlockHash],

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tests.workers.kvstore.factories import StoreFactory, policy, set_policy
 from tests.workers.models.deepseek_v41.factories import TINY, random_ids, write_tiny
 from workers.engine.api import EngineRequest, ScheduledEvent
 from workers.engine.engine import Engine
+from workers.kvstore.extent import short_names, sidecar_hash
 from workers.kvstore.policy import RetentionClass, SidecarRule
 from workers.kvstore.store import Store
 from workers.models.base import CausalModel
@@ -208,3 +211,93 @@ def test_a_search_that_fails_or_brings_other_bytes_costs_a_recompute(
     assert_same(got, cold(second, turn))
     counted = stores._open[1].status().counters
     assert counted["sidecars_failed" if broken == "raises" else "sidecars_misfit"] >= 1
+
+
+def rule(store: Store, version: int, keep: Literal["unit_end", "all"], ttl_s: float | None = None) -> None:
+    item = RetentionClass(name="chat", ttl_s=3600.0, sidecars=SidecarRule(keep=keep, ttl_s=ttl_s))
+    set_policy(store, policy(version, classes=(RetentionClass(name="agent", ttl_s=3600.0), item)))
+    store.policy.refresh()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_hits_in_memory_keep_the_stores_rows_alive_and_write_lost_ones_again(
+    stores: StoreFactory, model: CausalModel, lost: bool
+) -> None:
+    store = stores.open()
+    first = engine_over(store, model)
+    rule(store, 1, "unit_end", ttl_s=100.0)
+    prompt = ids(29 * W, 50)
+    answer(first, asking(prompt, max_tokens=1))
+    settle(first, store)
+    if lost:
+        kind = first._store._sidecars._ring.kind  # type: ignore[union-attr]
+        chain = first._store._pool._by_hash  # type: ignore[union-attr]
+        names = short_names([sidecar_hash(block, kind) for block in chain])
+        store.index.forget([run.extent for run in store.index.locate(names).runs if run.count], reason="test")
+    stores.clock.advance(60)
+    event, _ = answer(first, asking([*prompt, *ids(1, 51)], max_tokens=1))
+    assert (event.pool_hit_tokens, event.recomputed_tokens) == (29 * W, W - 1)
+    _wait_for(lambda: not store.sidecars._threads.waiting and not store.sidecars._threads.busy)
+    settle(first, store)
+    stores.clock.advance(60)
+    event, _ = answer(engine_over(stores.open(), model), asking([*prompt, *ids(1, 52)], max_tokens=1))
+    assert (event.store_hit_tokens, event.recomputed_tokens) == (29 * W, W - 1)
+
+
+def _wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_write_of_rows_that_was_dropped_is_tried_again(
+    stores: StoreFactory, model: CausalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores.open()
+    engine = engine_over(store, model)
+    prompt = ids(20 * W, 53)
+    with monkeypatch.context() as full:
+        full.setattr(store._writer, "_most_items", 0)
+        answer(engine, asking(prompt, max_tokens=1))
+    assert store._writer.waiting == 0
+    answer(engine, asking(prompt, max_tokens=1))
+    settle(engine, store)
+    other = [*prompt, *ids(1, 54)]
+    event, _ = answer(engine_over(stores.open(), model), asking(other, max_tokens=1))
+    assert event.recomputed_tokens == W - 1
+
+
+@pytest.mark.parametrize("keep", ["unit_end", "all"])
+def test_a_class_that_keeps_all_resumes_inside_an_answer(
+    stores: StoreFactory, model: CausalModel, keep: Literal["unit_end", "all"]
+) -> None:
+    store = stores.open()
+    engine = engine_over(store, model)
+    rule(store, 1, keep)
+    prompt = ids(20 * W, 55)
+    _, (tokens, _) = answer(engine, asking(prompt, max_tokens=4 * W))
+    turn = [*prompt, *tokens[: 2 * W], *ids(2 * W, 56)]
+    event, got = answer(engine, asking(turn))
+    assert event.pool_hit_tokens == 22 * W
+    assert event.recomputed_tokens == (0 if keep == "all" else 2 * W)
+    assert_same(got, cold(engine, turn))
+
+
+def test_places_that_cannot_be_begun_from_are_not_looked_at(
+    stores: StoreFactory, model: CausalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_over(stores.open(), model)
+    assert engine._store is not None
+    sidecars = engine._store._sidecars
+    assert sidecars is not None
+    engine.submit(asking(ids(40 * W, 57)))
+    (sequence,) = engine._scheduler.waiting
+    looked: list[int] = []
+    needed = sidecars._needed
+    monkeypatch.setattr(sidecars, "_needed", lambda start: looked.append(start) or needed(start))
+    assert sidecars._start(sequence, 39 * W, set(), 30 * W) is None
+    assert not looked
+    assert sidecars._start(sequence, 39 * W, {3, 4}, 30 * W) is None
+    assert len(looked) <= 9
+    assert sidecars._start(sequence, 39 * W, {3, 4, 33, 34}, 30 * W) == 35 * W
