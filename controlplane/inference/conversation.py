@@ -16,6 +16,7 @@ import deepseek_recipe as recipe
 
 from controlplane.inference.conversion_gaps import amended, forces_call, is_strict, tools_of
 from controlplane.inference.errors import context_length, invalid
+from controlplane.inference.grammar_faults import closed
 from controlplane.inference.grammars import (
     Dialect,
     Dsml,
@@ -23,7 +24,6 @@ from controlplane.inference.grammars import (
     Tool,
     answer_of,
     assemble,
-    closed,
     json_answer,
     regex_answer,
 )

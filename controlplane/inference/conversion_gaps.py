@@ -6,7 +6,8 @@ from typing import Any
 
 import deepseek_recipe as recipe
 
-from controlplane.inference.grammars import Tool, closed
+from controlplane.inference.grammar_faults import closed
+from controlplane.inference.grammars import Tool
 from controlplane.inference.schema.call import Call
 
 

@@ -15,18 +15,13 @@ from typing import Any, Protocol
 import llguidance
 
 from controlplane.inference.errors import ApiError, invalid
+from controlplane.inference.grammar_faults import grammar_fault, json_fault, schema_fault
 from controlplane.inference.tool_text import CLOSE, OPEN
-from workers.constraints import LIMITS, MAX_GRAMMAR_BYTES
 
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As `json.dumps` writes it; free whitespace would let a small model write blanks until its limit."""
 _TEXT = "TEXT: /(.|\\n)*/\n"
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
-
-# Keywords of JSON schema that hold schemas: by name, in a list, or one.
-_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
-_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SCHEMAS = ("items", "additionalProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,84 +169,12 @@ def usable_schema(tool: Tool, index: int) -> Any:
             "A tool's parameters must be of type object.", param=f"tools[{index}].parameters", code="invalid_schema"
         )
     schema = {"type": "object", **schema}
+    if not tool.strict:
+        return schema if json_fault(schema) is None else ANY_OBJECT
     found = schema_fault(schema)
-    if found is None:
-        return schema
-    if tool.strict:
+    if found is not None:
         raise schema_error(f"tools[{index}].parameters", *found)
-    return ANY_OBJECT
-
-
-def closed(schema: Any) -> Any:
-    """`schema` with every object closed to properties that it does not name, which is what strictness means."""
-    if not isinstance(schema, dict):
-        return schema
-    made = {name: _closed_keyword(name, value) for name, value in schema.items()}
-    if isinstance(made.get("properties"), dict):
-        made.setdefault("additionalProperties", False)
-    return made
-
-
-def _closed_keyword(name: str, value: Any) -> Any:
-    if name in _SCHEMAS_BY_NAME and isinstance(value, dict):
-        return {key: closed(part) for key, part in value.items()}
-    if name in _SCHEMA_LISTS and isinstance(value, list):
-        return [closed(part) for part in value]
-    return closed(value) if name in _SCHEMAS else value
-
-
-def schema_fault(schema: Any) -> tuple[str, str] | None:
-    """(path inside the schema, reason) of the innermost part that cannot be compiled; None where all of it can."""
-    reason = _json_fault(schema)
-    if reason is None:
-        return None
-    path = ""
-    definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema} if _is(schema) else {}
-    current = schema
-    while (inner := _faulty_part(current, definitions)) is not None:
-        step, current, reason = inner
-        path += step
-    return path, reason
-
-
-def _is(schema: Any) -> bool:
-    return isinstance(schema, dict)
-
-
-def _faulty_part(schema: Any, definitions: Mapping[str, Any]) -> tuple[str, Any, str] | None:
-    for step, part in _parts(schema):
-        whole = {**definitions, **part} if isinstance(part, dict) else part
-        if (reason := _json_fault(whole)) is not None:
-            return step, part, reason
-    return None
-
-
-def _parts(schema: Any) -> list[tuple[str, Any]]:
-    if not isinstance(schema, dict):
-        return []
-    parts: list[tuple[str, Any]] = []
-    for name in _SCHEMAS_BY_NAME:
-        if isinstance(schema.get(name), dict):
-            parts += [(f".{name}.{key}", value) for key, value in schema[name].items()]
-    for name in _SCHEMA_LISTS:
-        if isinstance(schema.get(name), list):
-            parts += [(f".{name}[{at}]", value) for at, value in enumerate(schema[name])]
-    return parts + [(f".{name}", schema[name]) for name in _SCHEMAS if name in schema]
-
-
-def _json_fault(schema: Any) -> str | None:
-    try:
-        return grammar_fault(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema)))
-    except ValueError as error:
-        return str(error)
-
-
-def grammar_fault(grammar: str) -> str | None:
-    """Why `grammar` cannot be compiled; None where it can."""
-    if len(grammar) > MAX_GRAMMAR_BYTES:
-        return f"it is larger than {MAX_GRAMMAR_BYTES} characters"
-    failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
-    return messages[0] if failed else None
+    return schema
 
 
 def schema_error(param: str, path: str, reason: str) -> ApiError:

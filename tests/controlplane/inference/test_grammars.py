@@ -10,15 +10,14 @@ import llguidance
 import pytest
 
 from controlplane.inference.errors import ApiError
+from controlplane.inference.grammar_faults import closed, schema_fault
 from controlplane.inference.grammars import (
     Dsml,
     Hermes,
     Tool,
     assemble,
-    closed,
     json_answer,
     regex_answer,
-    schema_fault,
 )
 from tests.controlplane.inference.conftest import train_tokenizer
 
