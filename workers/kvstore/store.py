@@ -263,6 +263,8 @@ class Store:
             raise ValueError(f"{len(blocks)} blocks from {start} on do not end a chain of {len(chain)}")
         if not blocks:
             return True
+        if done is None and self._writer.full(sum(len(block) for block in blocks)):
+            return False
         return self._writer.put(
             Write(
                 chain=list(chain),

@@ -114,6 +114,14 @@ class Writer:
     def waiting(self) -> int:
         return len(self._queue)
 
+    def full(self, nbytes: int) -> bool:
+        """Whether the queue is at its bound for a write of that size: said before its bytes are copied, and counted."""
+        with self._changed:
+            if not self._closed and len(self._queue) < self._most_items and self._bytes + nbytes <= self._most_bytes:
+                return False
+        self._health.count("writes_dropped_queue")
+        return True
+
     def put(self, write: Write) -> bool:
         """Queue a write, or drop it (False) when the queue is at its bound."""
         with self._changed:

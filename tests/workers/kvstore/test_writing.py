@@ -131,3 +131,22 @@ def test_an_expired_extent_that_still_lies_there_comes_back_when_it_is_written_a
     put(store, blocks)
     assert served(store, blocks) == 4
     assert store.status().counters["extents_written"] == 1
+
+
+class Uncopied(bytearray):
+    def __bytes__(self) -> bytes:
+        raise AssertionError("copied for a queue that has no room")
+
+
+def test_what_the_queue_has_no_room_for_is_not_copied(stores: StoreFactory) -> None:
+    store = stores.open(write_queue_bytes=1000)
+    blocks = make_chain(2)
+    assert not store.put_run(
+        blocks,
+        0,
+        [Uncopied(600), Uncopied(600)],
+        salt=SALT,
+        fingerprint=IDENTITY.fingerprint(),
+        retention_class="agent",
+    )
+    assert store.status().counters["writes_dropped_queue"] == 1
