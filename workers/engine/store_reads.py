@@ -16,6 +16,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from workers.engine.arena import Arena
 from workers.engine.sequence import Sequence
 from workers.engine.store_distrust import StoreDistrust
@@ -146,7 +148,8 @@ class StoreReads:
         assert read.run is not None
         first = pooled - read.start
         for slot, block in zip(slots, read.run.blocks[first:], strict=False):
-            self._arena.block(slot)[:] = block
+            # By numpy, which lets other threads run meanwhile.
+            np.copyto(np.frombuffer(self._arena.block(slot), np.uint8), np.frombuffer(block, np.uint8))
         self.drop(sequence.request.request_id)
 
     def drop(self, request_id: RequestId) -> None:
