@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 PREFIX: Final = "galley:limits"
-NANO_PER_MICRO: Final = 1000
 PICO_PER_NANO: Final = 1000
 MONEY_TTL_S: Final = 40 * 86_400
 
@@ -99,8 +98,12 @@ local count = (#KEYS - 1) / 3
 local code, at, wait = 0, 0, 0
 local requests, wanted, lefts = {}, {}, {}
 
+-- Sent twice, as clients do that heard no answer: it is reserved, once.
+local held = redis.call('ZSCORE', KEYS[2], id)
+local again = held and tonumber(held) > now
+
 local function refuse(why, subject, ms)
-  if code == 0 then code, at, wait = why, subject, math.ceil(ms) end
+  if code == 0 and not again then code, at, wait = why, subject, math.ceil(ms) end
 end
 
 for i = 1, count do
@@ -134,7 +137,7 @@ end
 local reply = {code, at, wait}
 for i = 1, count do
   local bucket, active, money = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  if code == 0 then
+  if code == 0 and not again then
     if requests[i] then
       requests[i] = requests[i] - 1
       keep(bucket, 'r', requests[i])
@@ -151,10 +154,10 @@ for i = 1, count do
       redis.call('HINCRBY', money, 'pending', cost)
     end
   end
-  reply[#reply + 1] = math.floor(requests[i] or -1)
-  reply[#reply + 1] = math.floor(lefts[i] or -1)
+  reply[#reply + 1] = requests[i] and math.max(math.floor(requests[i]), 0) or -1
+  reply[#reply + 1] = lefts[i] and math.max(math.floor(lefts[i]), 0) or -1
 end
-if code == 0 then
+if code == 0 and not again then
   redis.call('HSET', KEYS[#KEYS], id, ARGV[5])
   redis.call('EXPIRE', KEYS[#KEYS], 86400)
 end

@@ -156,3 +156,13 @@ def test_what_a_gateway_admitted_by_itself_is_counted_afterwards(limits: Limits)
     limits.spent(0)
     limits.settle("a", used=300, cost=50, local=True)
     assert limits.reserve("b")[3:] == [8, 600]
+
+
+def test_reserving_twice_is_reserving_once(limits: Limits) -> None:
+    limits.spent(0)
+    limits.limits = [1, 100, 1, 1000]  # every one of them is used up by the first
+    first = limits.reserve("a")
+    assert first == [scripts.OK, 0, 0, 0, 0]
+    assert limits.reserve("a") == first
+    assert limits.active == 1
+    assert limits.money == {"spent": 0, "pending": 1000, "r:a": 1000}
