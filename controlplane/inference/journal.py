@@ -98,7 +98,7 @@ class UsageJournal:
             segment = self._write(intent.seq, frame(intent))
             await self._syncer.synced(segment.descriptor)
         except OSError as error:
-            self._release_slot(intent.seq)
+            self.settled(intent.seq)  # it never ran: the ledger will not hear of it
             raise JournalFull(f"the journal cannot be written: {error}") from error
 
     def progress(self, seq: int, *, pool_hit: int, store_hit: int, miss: int, output: int) -> None:
@@ -120,7 +120,10 @@ class UsageJournal:
         self._release_slot(final.seq)
 
     def settled(self, seq: int) -> None:
-        """The ledger has it. Segments that only have such requests go."""
+        """The ledger has it. Its slot is free, also where its end could not be written; segments that only have such
+        requests go.
+        """
+        self._release_slot(seq)
         for segment in self._segments.pop(seq, ()):
             del segment.requests[seq]
             self._drop_if_done(segment)

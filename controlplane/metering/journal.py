@@ -91,6 +91,7 @@ FREE_OUTCOMES: Final = frozenset(
     {
         GATEWAY_LOST, "no_workers", "stale_epoch", "protocol_version", "not_ready", "peer_lost", "transfer_failed",
         "out_of_blocks", "queue_full", "internal", "invalid_request", "context_length_exceeded", "failed",
+        "deadline_exceeded",
     }
 )  # fmt: skip
 """How requests end through our fault or before they ran. Where no token came of one, its prompt costs nothing."""

@@ -119,7 +119,47 @@ async def test_a_disk_that_refuses_admits_nothing(journal: UsageJournal, monkeyp
 
 @pytest.mark.parametrize(
     ("outcome", "output", "miss"),
-    [("peer_lost", 0, 0), (GATEWAY_LOST, 0, 0), ("peer_lost", 1, 5), ("disconnected", 0, 5), ("stop", 1, 5)],
+    [
+        ("peer_lost", 0, 0),
+        (GATEWAY_LOST, 0, 0),
+        ("peer_lost", 1, 5),
+        ("disconnected", 0, 5),
+        ("stop", 1, 5),
+        ("deadline_exceeded", 0, 0),
+        ("deadline_exceeded", 1, 5),
+    ],
 )
 def test_what_failed_before_the_first_token_is_free(outcome: str, output: int, miss: int) -> None:
     assert billable(Counts(miss=5, output=output), outcome)["miss"] == miss
+
+
+async def test_a_slot_whose_end_could_not_be_written_is_free_when_the_ledger_has_the_request(
+    journal: UsageJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = intent(journal, "one")
+    await journal.admit(one)
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(journals.os, "write", full)
+        journal.end(ended(one))
+    journal.next_place()
+    with pytest.raises(JournalFull, match="slot"):
+        journal.next_place()
+    journal.settled(one.seq)
+    journal.next_place()
+
+
+async def test_what_could_not_be_synced_does_not_wait_for_the_ledger(
+    journal: UsageJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(journals.os, "fdatasync", broken)
+    for number in range(4):  # more than the backlog takes
+        with pytest.raises(JournalFull, match="written"):
+            await journal.admit(intent(journal, str(number)))
+    assert journal.unsettled == 0
