@@ -46,6 +46,14 @@ class Admission:
         self._metering = metering
         self.active = 0
 
+    def require_room(self) -> None:
+        """Raises ApiError (503) where this process has enough to do: asked before anything is prepared, too."""
+        if self.active >= self._limits.concurrent_requests:
+            raise overloaded(
+                "This gateway serves as many requests as it can; try again shortly.",
+                retry_after_s=self._limits.retry_after_s,
+            )
+
     async def admit(
         self, principal: Principal, *, prompt_tokens: int, max_tokens: int, model: str = "", deployment: str = ""
     ) -> Admitted:
@@ -53,11 +61,7 @@ class Admission:
 
         Raises ApiError: 503 where this process has enough to do or cannot record, 429 over a limit, 402 over a budget.
         """
-        if self.active >= self._limits.concurrent_requests:
-            raise overloaded(
-                "This gateway serves as many requests as it can; try again shortly.",
-                retry_after_s=self._limits.retry_after_s,
-            )
+        self.require_room()
         self.active += 1
         try:
             metered = None

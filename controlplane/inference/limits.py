@@ -29,6 +29,10 @@ class GatewayLimits:
     """What clients are told to wait when nothing can take their request."""
     thread_encode_chars: int = 20_000
     """Longer prompts are tokenized on a thread, so that they do not hold up other requests' tokens."""
+    prepare_threads: int = 3
+    """Threads that tokenize long prompts and compile grammars; one tenant holds all but one of them at most."""
+    prepare_wait_s: float = 20.0
+    """How long a request waits for its prompt and grammar, its turn included, before it gets a 503."""
 
     # workers
     connect_s: float = 2.0

@@ -24,6 +24,7 @@ from controlplane.inference.fleet_routes import read_routes
 from controlplane.inference.health import ReadinessProbe
 from controlplane.inference.limits import GatewayLimits
 from controlplane.inference.loops import PeriodicLoop
+from controlplane.inference.preparation import Preparation
 from controlplane.inference.publisher import SnapshotPublisher
 from controlplane.inference.router import Router
 from controlplane.inference.stats import GatewayStats
@@ -60,6 +61,7 @@ class Gateway:
         self.router = Router(self.connections.values)
         self.metering = Metering(home.journal, valkey_url=valkey_url, gateway=self.name, limits=self.limits)
         self.admission = Admission(self.limits, self.metering)
+        self.preparation = Preparation(self.limits)
         self._secret = secret
         self._security = security
         self._salts: dict[str, bytes] = {}
@@ -97,6 +99,7 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.preparation.close()
         await self.metering.stop()
         await self._valkey.aclose()
 

@@ -112,18 +112,21 @@ def _find(gateway: Gateway, name: str) -> tuple[Route, ChatModel]:
 
 
 async def _prepare(served: Served) -> list[Prompt]:
-    """On a thread where tokenizing takes long, or a grammar is to be compiled."""
+    """On a thread where tokenizing takes long, or a grammar is to be compiled. Raises ApiError."""
+    served.gateway.admission.require_room()
     call, model, limit = served.call, served.model, served.context_limit
     grammar = any(name in call.body for name in ("tools", "response_format", "text")) or call.answer_schema is not None
     if grammar or call.characters > served.gateway.limits.thread_encode_chars:
-        return await asyncio.to_thread(model.prepare, call, limit)
+        return await served.gateway.preparation.run(served.principal, lambda: model.prepare(call, limit))
     return model.prepare(call, limit)
 
 
 async def count_tokens(served: Served) -> int:
-    if served.call.characters > served.gateway.limits.thread_encode_chars:
-        return await asyncio.to_thread(served.model.count_tokens, served.call)
-    return served.model.count_tokens(served.call)
+    """Raises ApiError."""
+    gateway, call, model = served.gateway, served.call, served.model
+    if call.characters > gateway.limits.thread_encode_chars:
+        return await gateway.preparation.run(served.principal, lambda: model.count_tokens(call))
+    return model.count_tokens(call)
 
 
 async def _completion(served: Served, prompts: list[Prompt], accepted: float) -> Completion:
