@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels import sparse_attention
+from kernels import index_selection, sparse_attention
+from kernels.index_selection import Blocks, KeyTiles
 from kernels.quantization import round_rows
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.formats import CacheFormats
@@ -25,8 +26,9 @@ from workers.models.deepseek_v41.weights import WeightShelf
 KEY_TILE = 128
 """Keys that are multiplied at once where results must not depend on how many there are."""
 
-Candidates = list[torch.Tensor | None]
-"""bool [B, q, blocks] by score tile; None where a tile's rows see few enough groups to take them all."""
+Candidates = list[torch.Tensor | None] | torch.Tensor
+"""As `index_selection` gives them: int32 [T, blocks]. Or, in torch, bool [B, q, blocks] by score tile; None where a
+tile's rows see few enough groups to take them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,11 @@ class Indexer:
         self,
         groups: VisibleGroups,
         query: Callable[[], tuple[torch.Tensor, torch.Tensor]],
-        keys: Callable[[], torch.Tensor],
+        keys: Callable[[], KeyTiles | torch.Tensor],
         candidates: Candidates | None,
         formats: CacheFormats,
     ) -> Choice:
-        """`query` and `keys` (float [all visible groups, d]) are asked only where some row has to choose."""
+        """`query` and `keys` (tiles, or float [all visible groups, d]) are asked only where some row has to choose."""
         topk = self.config.index_topk
         width = topk if groups.invariant else min(groups.most, topk)
         if groups.most <= topk:
@@ -71,8 +73,43 @@ class Indexer:
         queries, weights = query()
         queries = round_rows(queries, formats.index_key)
         dense = keys()
+        if isinstance(dense, KeyTiles):
+            assert not isinstance(candidates, list), "the candidate source went another way"
+            selection, blocks = index_selection.select(
+                queries,
+                weights,
+                dense,
+                groups.runs.owner,
+                groups.visible,
+                count=topk,
+                width=width,
+                blocks=self._blocks(candidates),
+            )
+            return Choice(selection, candidates if blocks is None else blocks)
+        assert not isinstance(candidates, torch.Tensor), "the candidate source went another way"
+        selection, found = self._choose_by_tiles(groups, queries, weights, dense, candidates, width)
+        return Choice(selection, found if self.is_candidate_source else candidates)
+
+    def _blocks(self, candidates: torch.Tensor | None) -> Blocks | None:
+        c = self.config
+        if not self.is_candidate_source and not self.is_restricted:
+            return None
+        assert self.is_candidate_source or candidates is not None, "the candidate source saw the same groups"
+        allowed = None if self.is_candidate_source else candidates
+        return Blocks(c.candidate_block_size, c.candidate_topk_blocks, allowed)
+
+    def _choose_by_tiles(
+        self,
+        groups: VisibleGroups,
+        queries: torch.Tensor,
+        weights: torch.Tensor,
+        dense: torch.Tensor,
+        candidates: list[torch.Tensor | None] | None,
+        width: int,
+    ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        topk = self.config.index_topk
         selection = groups.visible.new_full((len(groups.visible), width), -1)
-        found: Candidates = []
+        found: list[torch.Tensor | None] = []
         for number, tile in enumerate(groups.tiles):
             visible = groups.visible[tile.rows]
             if tile.groups <= topk:
@@ -82,7 +119,7 @@ class Indexer:
                 chosen, blocks = self._best(scores, visible, None if candidates is None else candidates[number])
             selection[tile.rows, : chosen.shape[-1]] = chosen
             found.append(blocks)
-        return Choice(selection, found if self.is_candidate_source else candidates)
+        return selection, found
 
     def _best(
         self, scores: torch.Tensor, visible: torch.Tensor, blocks: torch.Tensor | None

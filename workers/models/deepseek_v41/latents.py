@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels import index_selection
+from kernels.index_selection import KeyTiles
 from kernels.quantization import Places, Rows, read_rows
 from kernels.sparse_attention import Source
 from workers.models.deepseek_v41.formats import CacheFormats
@@ -37,13 +39,19 @@ class LatentReader:
         self.formats: CacheFormats = caches.formats
         self.candidates: Candidates | None = None
         self.selected: Selected | None = None
-        self._keys: dict[tuple[int, int], torch.Tensor] = {}
+        self._keys: dict[tuple[int, int], KeyTiles | torch.Tensor] = {}
 
-    def index_keys(self, owner: int, groups: VisibleGroups) -> torch.Tensor:
-        """[all visible groups, index_head_dim], by run and group."""
+    def index_keys(self, owner: int, groups: VisibleGroups) -> KeyTiles | torch.Tensor:
+        """Tiles for `index_selection` where it takes them; else [all visible groups, index_head_dim], by run and
+        group.
+        """
         key = (owner, id(groups))
         if key not in self._keys:
-            self._keys = {key: self._unpack(self.caches.index_keys(owner), groups.places)}
+            pool = self.caches.index_keys(owner)
+            if index_selection.takes(pool, self.dtype):
+                self._keys = {key: index_selection.pack_keys(pool, groups.tables, groups.counts)}
+            else:
+                self._keys = {key: self._unpack(pool, groups.places)}
         return self._keys[key]
 
     def choose(self, owner: int, groups: VisibleGroups, choice: Choice) -> None:
