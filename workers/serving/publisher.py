@@ -64,20 +64,20 @@ class Publisher:
             await asyncio.sleep(self._spec.heartbeat_s)
 
     async def _publish(self) -> None:
+        # Taken out before they are sent: while Valkey answers, others may end, and push the oldest out.
+        ended = [self._ended.popleft() for _ in range(min(len(self._ended), ENDED_BATCH))]
         try:
             async with self._valkey.pipeline(transaction=False) as pipe:
                 pipe.set(self._key, self._lease, ex=LEASE_TTL_S)
                 pipe.zadd(LEASE_INDEX, {self._spec.address.worker: time.time()})
                 pipe.publish(snapshots.CHANNEL, snapshots.encode(self._snapshot()))
-                ended = [self._ended[index] for index in range(min(len(self._ended), ENDED_BATCH))]
                 if ended:
                     records = encode([one.record(self._spec.address) for one in ended])
                     pipe.xadd(RECORDS_STREAM, {"r": records}, maxlen=RECORDS_BOUND, approximate=True)
                 await pipe.execute()
-                for _ in range(min(len(ended), len(self._ended))):
-                    self._ended.popleft()
         except (RedisError, OSError) as error:
             self.failures += 1
+            self._put_back(ended)
             if not self._away:
                 logger.warning("Valkey is away, serving goes on: %s", error)
             self._away = True
@@ -85,6 +85,12 @@ class Publisher:
             if self._away:
                 logger.info("Valkey is back")
             self._away = False
+
+    def _put_back(self, ended: list[Ended]) -> None:
+        """For the next try; those for which there is no room any more are the oldest."""
+        bound = self._ended.maxlen
+        room = len(ended) if bound is None else bound - len(self._ended)
+        self._ended.extendleft(reversed(ended[max(len(ended) - room, 0) :]))
 
     async def withdraw(self) -> None:
         """Take the lease back, unless a newer process has the key already."""
