@@ -21,7 +21,8 @@ from workers.kvstore.pool import BoundedPool, PoolFull
 from workers.kvstore.reading import Segment
 from workers.kvstore.reads import Reads
 from workers.kvstore.settings import StoreSettings
-from workers.kvstore.writing import Buffer, Write, Writer
+from workers.kvstore.write import Buffer, Write
+from workers.kvstore.writing import Writer
 
 
 class Sidecars:

@@ -23,21 +23,22 @@ from workers.identity import BlockHash
 from workers.kvstore.clock import Clock, SystemClock
 from workers.kvstore.extent import ExtentId, salt_id, short_names
 from workers.kvstore.files import Root
+from workers.kvstore.finding import Finder
 from workers.kvstore.forgetting import forget_chain
 from workers.kvstore.health import Ailment, Health, Trouble, trouble_of
-from workers.kvstore.index import Index, IndexUnavailable, Location, Lookup
+from workers.kvstore.index import Index, IndexUnavailable
 from workers.kvstore.maintenance import Maintenance
-from workers.kvstore.policy import PolicyError, RetentionPolicy
 from workers.kvstore.policy_feed import PolicyFeed
 from workers.kvstore.pool import BoundedPool, PoolFull
 from workers.kvstore.preview import Previewer
 from workers.kvstore.reading import RunData
-from workers.kvstore.reads import MISS, Hit, Prefetch, Reads
+from workers.kvstore.reads import Hit, Prefetch, Reads
 from workers.kvstore.settings import StoreSettings
 from workers.kvstore.sidecars import Sidecars
 from workers.kvstore.sweeper import Sweeper, SweepReport
 from workers.kvstore.upkeep import Upkeep
-from workers.kvstore.writing import Buffer, Write, Writer
+from workers.kvstore.write import Buffer, Write
+from workers.kvstore.writing import Writer
 
 log: Final = logging.getLogger(__name__)
 
@@ -95,6 +96,13 @@ class Store:
             store_id=lambda: self.maintenance.store_id,
             wake=lambda: self.maintenance.wake(),
         )
+        self._finder = Finder(
+            self.index,
+            self.policy,
+            self.health,
+            store_id=lambda: self.maintenance.store_id,
+            index_lost=self._index_lost,
+        )
         self._lookups = BoundedPool("lookup", threads=2, bound=settings.read_queue)
         self._uses = BoundedPool("use", threads=1, bound=settings.write_queue)
         self._writer = Writer(
@@ -110,7 +118,7 @@ class Store:
             failed=self._disk_failed,
         )
         self.sidecars = Sidecars(
-            settings, self.clock, self.index, self.policy, self.health, self._reads, self._writer, self._foreign
+            settings, self.clock, self.index, self.policy, self.health, self._reads, self._writer, self._finder.foreign
         )
         self.maintenance = Maintenance(
             settings, self.root, self.index, self.policy, self.health, self.upkeep, self.sweep
@@ -136,40 +144,7 @@ class Store:
     def find(self, chain: Sequence[BlockHash]) -> Hit:
         """How much of the chain (hashes from the first block on) can be served now. One round trip, bounded by the
         index's timeout. Not a use, and never counted as a hit."""
-        if not chain:
-            return MISS
-        try:
-            lookup = self.index.lookup(short_names(chain))
-            if (problem := self._foreign(lookup)) is not None:
-                return Hit(0, reason=problem)
-            policy = self.policy.ensure(lookup.policy_version)
-        except (IndexUnavailable, PolicyError) as error:
-            self.health.report(Trouble.INDEX_AWAY, str(error))
-            self.health.count("lookups_failed")
-            return Hit(0, reason="index")
-        self.health.clear(Trouble.INDEX_AWAY)
-        if self.health.has(Trouble.ROOT_MISSING, Trouble.ROOT_FOREIGN):
-            return Hit(0, reason="root")
-        return self._live(lookup.runs, policy)
-
-    def _live(self, runs: Sequence[Location], policy: RetentionPolicy) -> Hit:
-        now, kept, blocks = self.index.now_us(), [], 0
-        for run in runs:
-            if not policy.live(run.claims, now):
-                break
-            kept.append(run)
-            blocks += run.count
-        return Hit(blocks, tuple(kept))
-
-    def _foreign(self, lookup: Lookup) -> str | None:
-        if lookup.store_id == self.maintenance.store_id and lookup.store_id:
-            return None
-        if not lookup.store_id:
-            self._index_lost()
-            return "index_lost"
-        if self.maintenance.store_id:
-            self.health.report(Trouble.INDEX_FOREIGN, f"the index is of store {lookup.store_id}")
-        return "root"
+        return self._finder.find(chain)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final
 
 from workers.identity import BlockHash
@@ -30,8 +29,7 @@ from workers.kvstore.files import Root
 from workers.kvstore.health import Health, Trouble
 from workers.kvstore.index import Index, IndexUnavailable
 from workers.kvstore.policy import sidecar_claim
-
-Buffer = bytes | bytearray | memoryview
+from workers.kvstore.write import Write
 
 _PAUSE_S: Final = 0.1
 ORPHAN_PATIENCE_S: Final = 5.0
@@ -40,40 +38,6 @@ ORPHAN_PATIENCE_S: Final = 5.0
 
 class _ParentMissing(Exception):
     """The block above the run is not in the store, or not yet."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Write:
-    """One run, or one sidecar (`kind` is not `paged`, one block of bytes that belongs to `chain[-1]`)."""
-
-    chain: list[BlockHash]
-    start: int
-    """The chain's index of `blocks[0]`."""
-    blocks: Sequence[Buffer]
-    salt_id: str
-    fingerprint: str
-    retention_class: str
-    kind: str = PAGED
-    unit_end: bool = True
-    """Sidecars only: the block ends a unit (end of input, end of output, a common prefix)."""
-    created: float
-    """Unix seconds when it was handed over: a purge after that makes it void."""
-    deadline: float
-    """Monotonic seconds; later it is dropped."""
-    done: Callable[[], None] | None = None
-    """Called once the bytes are not needed any more, whatever became of them."""
-    not_before: float = 0.0
-    """Monotonic seconds: the writer's to set, while it waits for the run's parent."""
-    orphan_until: float | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(len(block) for block in self.blocks)
-
-    @property
-    def names(self) -> list[BlockHash]:
-        """Of the blocks whose bytes these are."""
-        return self.chain[self.start :]
 
 
 class Writer:
