@@ -19,7 +19,7 @@ from kernels import sparse_attention
 from kernels.sparse_attention import Source
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.norm import rms_norm
-from workers.models.deepseek_v41.rope import rotate
+from workers.models.deepseek_v41.rope import norm_rotate, rotate
 from workers.models.deepseek_v41.weights import WeightShelf
 
 
@@ -38,7 +38,7 @@ class Attention:
 
     def window_row(self, x: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
         """[T, head_dim]: the row that each token leaves in this layer's window, before it is packed."""
-        return rotate(rms_norm(self.wkv.linear(x), self.kv_norm, self.config.rms_norm_eps), there)
+        return norm_rotate(self.wkv.linear(x), self.kv_norm, self.config.rms_norm_eps, there)
 
     def low_rank_queries(self, x: torch.Tensor) -> torch.Tensor:
         """ql [T, q_lora_rank]: feeds the queries and the indexer."""

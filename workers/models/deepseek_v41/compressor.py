@@ -12,7 +12,7 @@ import torch
 
 from workers.models.deepseek_v41.config import DeepseekV41Config
 from workers.models.deepseek_v41.norm import rms_norm, widen
-from workers.models.deepseek_v41.rope import rotate
+from workers.models.deepseek_v41.rope import norm_rotate, rotate
 from workers.models.deepseek_v41.weights import WeightShelf
 
 
@@ -46,5 +46,5 @@ class Compressor:
             pooled = (torch.softmax(members[:, :, 1], dim=1) * members[:, :, 0]).sum(1)
         # Rounded to the model's dtype before its norm, as two of three engines do (section 12, question 1).
         latent = rms_norm(pooled.to(dtype), self.norm, self.config.rms_norm_eps)
-        index_key = rms_norm(self.wk.linear(latent), self.k_norm, self.config.rms_norm_eps)
-        return rotate(latent, there), rotate(index_key, there)
+        index_key = norm_rotate(self.wk.linear(latent), self.k_norm, self.config.rms_norm_eps, there)
+        return rotate(latent, there), index_key

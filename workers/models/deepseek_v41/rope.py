@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels import row_ops
 from workers.models.deepseek_v41.config import DeepseekV41Config, YarnScaling
-from workers.models.deepseek_v41.norm import widen
+from workers.models.deepseek_v41.norm import rms_norm, widen
 
 
 def inverse_frequencies(rope_dim: int, base: float, scaling: YarnScaling | None) -> torch.Tensor:
@@ -91,7 +92,16 @@ def rotate(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
 
     May work in place: x is the caller's to give away.
     """
+    if row_ops.takes(x):
+        return row_ops.rotate_(x, turns)
     wide = widen(x)
     pairs = torch.view_as_complex(wide[..., -2 * turns.shape[-1] :].unflatten(-1, (-1, 2)))
     pairs.mul_(turns if x.dim() == 2 else turns.view(len(turns), *[1] * (x.dim() - 2), -1))
     return wide.to(x.dtype)
+
+
+def norm_rotate(x: torch.Tensor, weight: torch.Tensor, eps: float, turns: torch.Tensor) -> torch.Tensor:
+    """`rotate(rms_norm(x))` of x [T, c]."""
+    if row_ops.takes(x):
+        return row_ops.norm_rotate(x, weight, eps, turns)
+    return rotate(rms_norm(x, weight, eps), turns)
