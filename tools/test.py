@@ -36,7 +36,7 @@ def python(*argv: str) -> bool:
 
 def pytest(*argv: str) -> bool:
     """A part that collects nothing has failed too: a marker is wrong."""
-    return python("-m", "pytest", "-q", "--durations=5", *argv)
+    return python("-m", "pytest", "-q", "--durations=15", *argv)
 
 
 def npm(*argv: str) -> bool:
@@ -59,9 +59,14 @@ def static() -> bool:
     return all(results)
 
 
+_SIDE_BY_SIDE = ("-n", str(os.cpu_count() or 1), "--dist", "loadfile")
+"""Unit tests need no services: a process per core, which computes with one thread."""
+
+
 def unit() -> bool:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads of several processes would wait for each other
     results = [
-        pytest("-m", "not integration and not e2e", "--ignore=tests/kernels", "tests"),
+        pytest("-m", "not integration and not e2e", "--ignore=tests/kernels", *_SIDE_BY_SIDE, "tests"),
         npm("test"),
     ]
     return all(results)
