@@ -1,6 +1,7 @@
 """`make bench`: every benchmark in turn, each printing its table. `--json FOLDER` keeps the figures of each.
 
-A benchmark that needs an input (a trace) is run by hand: `python -m benchmarks.trace_replay --help`.
+A benchmark that needs an input (a trace) or many minutes (10,000 requests) is run by hand:
+`python -m benchmarks.trace_replay --help`, `python -m benchmarks.ledger_stress --help`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NEED_INPUT = frozenset({"trace_replay"})
+NEED_INPUT = frozenset({"trace_replay", "ledger_stress"})
 
 
 def _runs(module: Path) -> bool:
