@@ -43,8 +43,19 @@ def policy_problems(policy: RetentionPolicy) -> list[str]:
         problems.append(f"the total budget is more than this installation allows the store ({most} bytes)")
     names = [pin.name for pin in policy.pins]
     problems += [f"two pins have the name {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
-    problems += ["a pin needs a name"] if any(not name.strip() for name in names) else []
+    # What an older release took may stay and be removed; only new names are looked at.
+    known = {pin.name for pin in selectors.current_policy().pins}
+    problems += [problem for name in names if name not in known and (problem := pin_name_problem(name))]
     return problems + _rule_problems(policy)
+
+
+def pin_name_problem(name: str) -> str:
+    """Why a pin cannot have this name; empty where it can. A name is one part of a path in the API and the dashboard."""
+    if not name.strip():
+        return "a pin needs a name"
+    if name in (".", "..") or not name.isprintable() or "/" in name or "\\" in name:
+        return f"a pin cannot be named {name!r}: no slashes, no control characters, not . or .."
+    return ""
 
 
 def _rule_problems(policy: RetentionPolicy) -> list[str]:

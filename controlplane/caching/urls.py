@@ -18,5 +18,5 @@ urlpatterns = [
     path("retention/versions", api.VersionList.as_view(), name="versions"),
     path("retention/versions/<int:number>", api.VersionDetail.as_view(), name="version"),
     path("retention/pins", api.PinList.as_view(), name="pins"),
-    path("retention/pins/<str:name>", api.PinDetail.as_view(), name="pin"),
+    path("retention/pins/<path:name>", api.PinDetail.as_view(), name="pin"),
 ]

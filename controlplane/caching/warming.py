@@ -24,7 +24,7 @@ from controlplane.audit.services import record
 from controlplane.caching import selectors, tickets
 from controlplane.caching.errors import CachingError, WarmRefused
 from controlplane.caching.models import FINAL_WARM_STATES, WarmJob, WarmState
-from controlplane.caching.policies import pins_add
+from controlplane.caching.policies import pin_name_problem, pins_add
 from controlplane.caching.prefixes import deployment_of, prefixes_of
 from controlplane.caching.prompts import Messages
 from controlplane.config import settings
@@ -66,6 +66,8 @@ def warm_create(
         raise WarmRefused(f"there is no tenant {tenant}")
     if retention_class not in {item.name for item in selectors.current_policy().classes}:
         raise WarmRefused(f"there is no retention class {retention_class}")
+    if pin.strip() and (problem := pin_name_problem(pin.strip())):
+        raise WarmRefused(problem)
     deployment_of(model)
     if selectors.warm_jobs_waiting().count() >= MAX_OPEN_JOBS:
         raise WarmRefused(f"{MAX_OPEN_JOBS} jobs wait already; cancel some, or wait")

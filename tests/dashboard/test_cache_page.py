@@ -11,8 +11,8 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.accounts.permissions import Role
-from controlplane.caching import overview, selectors, services
+from controlplane.accounts.permissions import SYSTEM, Role
+from controlplane.caching import overview, policies, selectors, services
 from controlplane.caching.models import WarmJob
 from controlplane.caching.overview import Split
 from controlplane.telemetry.models import FINE_S
@@ -136,8 +136,6 @@ def test_a_file_is_warmed_and_its_job_shown(administrator: Client) -> None:
 
 
 def test_pins_are_listed_and_removed(administrator: Client) -> None:
-    from controlplane.accounts.permissions import SYSTEM
-
     services.pins_add(actor=SYSTEM, pins={"faq": "ab" * 32}, reason="asked all day")
     assert "faq" in text(administrator, "/cache/warming")
     assert administrator.post("/cache/pins/faq/remove", {"reason": ""}, headers=PARTIAL).status_code == 422
@@ -147,3 +145,14 @@ def test_pins_are_listed_and_removed(administrator: Client) -> None:
     refused = administrator.post("/cache/pins", unknown)
     assert refused.status_code == 422
     assert "nothing is deployed as nothing" in refused.content.decode()
+
+
+def test_a_pin_with_a_slash_of_an_older_release_is_listed_and_removed(
+    administrator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(policies, "pin_name_problem", lambda name: "")
+        services.pins_add(actor=SYSTEM, pins={"bistro/faq": "ab" * 32, "bistro/menu": "cd" * 32}, reason="x")
+    assert "bistro/faq" in administrator.get("/cache/warming").content.decode()
+    assert administrator.post("/cache/pins/bistro/faq/remove", {"reason": "gone"}, headers=PARTIAL).status_code == 204
+    assert [pin.name for pin in selectors.current_policy().pins] == ["bistro/menu"]

@@ -153,3 +153,9 @@ def test_a_database_that_was_restored_is_noticed_and_overtakes() -> None:
     assert publish_current() is Published.AHEAD
     assert factories.save(ttl_s=3600.0).number == 10
     assert publish_current() is Published.CURRENT
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a\\b", "a\nb"])
+def test_a_pin_is_named_by_what_fits_into_a_path(name: str) -> None:
+    with pytest.raises(PolicyRefused, match="pin"):
+        services.pins_add(actor=accounts.principal(Role.CACHE_ADMINISTRATOR), pins={name: TIP}, reason="x")
