@@ -10,12 +10,13 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import msgspec
 
 from controlplane.caching.documents import numbered
-from controlplane.caching.units import duration, parse_duration, parse_size, size
+from controlplane.caching.units import exact_duration, exact_size, parse_duration, parse_size
 from workers.kvstore.policy import AssignmentRule, RetentionClass, RetentionPolicy, SidecarRule, encode
 
 KEEP: Final = (
@@ -70,8 +71,8 @@ class PolicyForm:
             whole=Row(
                 0,
                 {
-                    "total": "" if policy.total_bytes is None else size(policy.total_bytes),
-                    "watermark": f"{policy.low_watermark * 100:g}",
+                    "total": "" if policy.total_bytes is None else exact_size(policy.total_bytes),
+                    "watermark": f"{(Decimal(repr(policy.low_watermark)) * 100).normalize():f}",
                     "fallback": policy.fallback,
                 },
             ),
@@ -131,7 +132,7 @@ class PolicyForm:
             classes=classes,
             rules=rules,
             total_bytes=self.whole.read("total", parse_size),
-            low_watermark=(percent or 0.0) / 100,
+            low_watermark=float((percent or Decimal(0)) / 100),
             fallback=self.whole.values["fallback"],
         )
         return None if self.has_errors else draft
@@ -145,10 +146,10 @@ def digest(policy: RetentionPolicy) -> str:
 def _class_fields(item: RetentionClass) -> dict[str, str]:
     return {
         "name": item.name,
-        "life": duration(item.ttl_s),
-        "budget": "" if item.byte_budget is None else size(item.byte_budget),
+        "life": exact_duration(item.ttl_s),
+        "budget": "" if item.byte_budget is None else exact_size(item.byte_budget),
         "keep": item.sidecars.keep,
-        "sidecars": "" if item.sidecars.ttl_s is None else duration(item.sidecars.ttl_s),
+        "sidecars": "" if item.sidecars.ttl_s is None else exact_duration(item.sidecars.ttl_s),
         "priority": str(item.priority),
     }
 
@@ -189,15 +190,21 @@ def _rule(row: Row) -> AssignmentRule:
     )
 
 
-def _number(text: str) -> float:
+def _number(text: str) -> Decimal:
     try:
-        return float(text.removesuffix("%"))
-    except ValueError:
+        found = Decimal(text.removesuffix("%").strip())
+    except InvalidOperation:
         raise ValueError(f"{text!r} is no number") from None
+    if not -1000 < found < 1000:  # so is what is not finite
+        raise ValueError(f"{text!r} is no percentage")
+    return found
 
 
 def _whole(text: str) -> int:
     try:
-        return int(text)
+        found = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is no whole number") from None
+    if abs(found) > 2**31:
+        raise ValueError(f"{text!r} is too large")
+    return found

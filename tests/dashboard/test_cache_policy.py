@@ -6,12 +6,14 @@ import re
 from html import unescape
 from typing import Any
 
+import msgspec
 import pytest
 from django.http import HttpResponse
 from django.test import Client
 
-from controlplane.accounts.permissions import Role
-from controlplane.caching import selectors
+from controlplane.accounts.permissions import SYSTEM, Role
+from controlplane.caching import selectors, services
+from dashboard.policy_form import PolicyForm
 from tests.controlplane.accounts import factories as accounts
 from tests.controlplane.caching import factories
 from tests.controlplane.caching.conftest import empty_store  # noqa: F401 - a fixture
@@ -138,3 +140,12 @@ def test_an_old_version_comes_back_with_one_click(administrator: Client) -> None
     assert done.status_code == 204
     assert selectors.current_policy().find("chat").ttl_s == 7 * 86_400
     assert administrator.get("/cache/history/99/restore").status_code == 404
+
+
+def test_what_nobody_touched_stays_as_it_is(administrator: Client) -> None:
+    odd = factories.edited(ttl_s=1234567.25, byte_budget=1_500_000_001)
+    odd = msgspec.structs.replace(odd, total_bytes=7_654_321_987, low_watermark=0.9123456)
+    services.policy_save(actor=SYSTEM, draft=odd, expected_version=1, reason="x")
+    form = PolicyForm.sent(fields(administrator.get("/cache/policy")))
+    current = selectors.current_policy()
+    assert form.policy(current) == current
