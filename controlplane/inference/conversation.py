@@ -14,12 +14,12 @@ from typing import Any
 
 import deepseek_recipe as recipe
 
-from controlplane.inference.conversion_gaps import amended, forces_call, is_strict, tools_of
+from controlplane.inference.conversion_gaps import amended, forces_call, tools_of
+from controlplane.inference.dsml import Dsml
 from controlplane.inference.errors import context_length, invalid
 from controlplane.inference.grammar_faults import closed
 from controlplane.inference.grammars import (
     Dialect,
-    Dsml,
     Hermes,
     Tool,
     answer_of,
@@ -176,16 +176,17 @@ class ChatModel:
     def _answer_body(self, call: Call, converted: recipe.ConversationRequest, tools: Sequence[Tool]) -> str:
         conversation = converted.conversation
         param = _FORMAT_NAME[call.protocol]
+        wanted = conversation.response_schema if call.answer_schema is None else call.answer_schema
+        schema = closed(wanted) if call.strict_answer else wanted
         if tools:
-            answer = "" if call.answer_schema is None else answer_of(call.answer_schema, param=param)
+            answer = "" if call.answer_schema is None else answer_of(schema, param=param)
             required = conversation.tool_choice == "required"
             return self._dialect.calls(tools, required=required, parallel=call.parallel_tools, answer=answer)
         if call.answer_schema is not None:
-            return json_answer(call.answer_schema, param=param)
+            return json_answer(schema, param=param)
         match conversation.response_format:
             case "json_schema":
-                schema = conversation.response_schema
-                return json_answer(closed(schema) if is_strict(call) else schema, param=param)
+                return json_answer(schema, param=param)
             case "regex":
                 return regex_answer(conversation.response_regex or "", param="response_format.regex")
         return ""

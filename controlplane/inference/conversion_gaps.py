@@ -25,12 +25,6 @@ def tools_of(call: Call, conversation: recipe.Conversation) -> list[Tool]:
     return tools
 
 
-def is_strict(call: Call) -> bool:
-    """Whether the answer's schema was asked for as a strict one."""
-    wanted = call.body.get("response_format") or (call.body.get("text") or {}).get("format") or {}
-    return bool(wanted.get("json_schema", wanted).get("strict"))
-
-
 def forces_call(body: dict[str, Any]) -> bool:
     choice = body.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else choice

@@ -1,7 +1,7 @@
 """What an answer must look like, as a grammar: JSON by schema, a regex, or calls of the tools on offer.
 
 Grammars are Lark texts in `llguidance`'s dialect (`workers.constraints` masks the logits with them). How a model writes
-a tool call is its dialect's business: `Hermes` for ChatML and template models, `Dsml` for DeepSeek's.
+a tool call is its dialect's business: `Hermes` for ChatML and template models, `dsml.Dsml` for DeepSeek's.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class Hermes:
         more = " rest*" if parallel else ""
         begin, end = text_of('\n{"name": '), text_of("}\n")
         rules = [
-            "body: " + _choice(required, answer, text=f"TEXT | head call{more}", calls=f"open call{more}"),
+            "body: " + either(required, answer, text=f"TEXT | head call{more}", calls=f"open call{more}"),
             f"open: {mark_of(OPEN, self._control)}",
             text_before("head", OPEN, self._control),
             'rest: "\\n" open call',
-            f"call: {begin} ({_alternatives(tools)}) {end} {mark_of(CLOSE, self._control)}",
+            f"call: {begin} ({alternatives(tools)}) {end} {mark_of(CLOSE, self._control)}",
         ]
         for index, tool in enumerate(tools):
             begin = f'{json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
@@ -90,75 +90,14 @@ class Hermes:
         return "\n".join(rules) + "\n"
 
 
-class Dsml:
-    """DeepSeek's markup: strings as they are, everything else as JSON, one element for each parameter."""
-
-    def __init__(self, mark: str) -> None:
-        """`mark` is the spelling of the DSML token."""
-        self._open = f"<{mark} "
-        self._close = f"</{mark} "
-
-    def calls(self, tools: Sequence[Tool], *, required: bool, parallel: bool, answer: str = "") -> str:
-        """Where a call is required the prompt has opened the block already."""
-        block_open, block_close = text_of(f"\n\n{self._open}calls>\n"), text_of(f"{self._close}calls>")
-        invoke_close, value_close = text_of(f"{self._close}invoke>\n"), text_of(f"{self._close}parameter>\n")
-        calls = f"invoke+ {block_close}" if parallel else f"invoke {block_close}"
-        opened = calls if required else f"{block_open} {calls}"
-        rules = [
-            "body: " + _choice(required, answer, text=f"TEXT | head {calls}", calls=opened),
-            f"head[lazy]: TEXT {block_open}",
-            f"invoke: ({_alternatives(tools)}) {invoke_close}",
-            f"value[lazy]: TEXT {value_close}",
-            f"parameter_end: {value_close}",
-        ]
-        for index, tool in enumerate(tools):
-            rules += self._tool(index, tool)
-        return "\n".join(rules) + "\n"
-
-    def _tool(self, index: int, tool: Tool) -> list[str]:
-        schema = usable_schema(tool, index)
-        properties = schema.get("properties") or {}
-        definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-        required = set(schema.get("required") or ())
-        head = text_of(f'{self._open}invoke name="{tool.name}">\n')
-        if not properties:
-            return [f"t{index}: {head} (any_{index})*", *self._anything(index)]
-        parts = [f"t{index}_{at}{'' if name in required else '?'}" for at, name in enumerate(properties)]
-        return [f"t{index}: {head} {' '.join(parts)}"] + [
-            f"t{index}_{at}: {self._parameter(name, wanted, definitions)}"
-            for at, (name, wanted) in enumerate(properties.items())
-        ]
-
-    def _parameter(self, name: str, schema: Any, definitions: Mapping[str, Any]) -> str:
-        named = f'{self._open}parameter name="{name}" string='
-        as_text, as_json = text_of(f'{named}"true">'), text_of(f'{named}"false">')
-        if isinstance(schema, dict) and isinstance(schema.get("enum"), list) and _strings(schema["enum"]):
-            values = " | ".join(text_of(value) for value in schema["enum"])
-            return f"{as_text} ({values}) parameter_end"
-        if isinstance(schema, dict) and schema.get("type") == "string":
-            return f"{as_text} value"
-        whole = {**schema, **definitions} if isinstance(schema, dict) else schema
-        return f"{as_json} {schema_of(whole)} parameter_end"
-
-    def _anything(self, index: int) -> list[str]:
-        """A parameter of any name and value, for tools that name none."""
-        begin = text_of(f'{self._open}parameter name="')
-        as_text, as_json = text_of('" string="true">'), text_of('" string="false">')
-        return [f'any_{index}: {begin} /[^"\\n<>]+/ ({as_text} value | {as_json} %json {{}} parameter_end)']
-
-
-def _choice(required: bool, answer: str, *, text: str, calls: str) -> str:
+def either(required: bool, answer: str, *, text: str, calls: str) -> str:
     if required:
         return calls
     return f"{answer} | {calls}" if answer else text
 
 
-def _alternatives(tools: Sequence[Tool]) -> str:
+def alternatives(tools: Sequence[Tool]) -> str:
     return " | ".join(f"t{index}" for index in range(len(tools)))
-
-
-def _strings(values: Sequence[Any]) -> bool:
-    return bool(values) and all(isinstance(value, str) and value for value in values)
 
 
 def usable_schema(tool: Tool, index: int) -> Any:

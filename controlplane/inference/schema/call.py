@@ -45,6 +45,8 @@ class Call(msgspec.Struct, kw_only=True, frozen=True):
     parallel_tools: bool = True
     answer_schema: Any = None
     """JSON schema of the answer, where the conversion does not know the protocol's way of asking for one."""
+    strict_answer: bool = False
+    """`answer_schema` was asked for as a strict one: its objects take nothing that they do not name."""
     continues: bool = False
     """The last message is the beginning of the answer."""
     settings: dict[str, Any] = {}

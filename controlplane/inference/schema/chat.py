@@ -92,6 +92,7 @@ def parse_chat(body: bytes, *, max_choices: int) -> Call:
         wants_thinking=_wants_thinking(chat),
         parallel_tools=chat.parallel_tool_calls is not False,
         answer_schema=_answer_schema(chat),
+        strict_answer=bool(((chat.response_format or {}).get("json_schema") or {}).get("strict")),
     )
 
 

@@ -81,6 +81,7 @@ def parse_response(body: bytes) -> Call:
         wants_thinking=_wants_thinking(asked.reasoning),
         parallel_tools=asked.parallel_tool_calls is not False,
         answer_schema=_wanted_format(asked).get("schema") if asked.tools else None,
+        strict_answer=bool(_wanted_format(asked).get("strict")),
         settings=_settings(asked),
     )
 

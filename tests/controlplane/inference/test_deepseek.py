@@ -195,3 +195,23 @@ def test_a_parser_converts_nothing(nano: ChatModel, monkeypatch: pytest.MonkeyPa
     prompt = chat(nano)
     monkeypatch.setattr(ChatModel, "_convert", lambda *_: pytest.fail("converted once more"))
     prompt.new_output()
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": [TOOL]}])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("protocol", ["chat", "responses"])
+def test_a_strict_answer_is_closed_beside_tools_too(
+    nano: ChatModel, tools: dict[str, Any], strict: bool, protocol: str
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    wanted = {"name": "n", "schema": schema, "strict": strict}
+    if protocol == "chat":
+        form = {"type": "json_schema", "json_schema": wanted}
+        prompt = chat(nano, response_format=form, thinking={"type": "disabled"}, **tools)
+    else:
+        named = [{"type": "function", **TOOL["function"]}] if tools else []
+        offered = {"tools": named} if named else {}
+        form = {"format": {"type": "json_schema", **wanted}}
+        prompt = responses(nano, text=form, reasoning={"effort": "none"}, **offered)
+    assert allows(nano, prompt.grammar, '{"a": 1}')
+    assert allows(nano, prompt.grammar, '{"a": 1, "b": 2}') is not strict

@@ -9,10 +9,10 @@ import deepseek_recipe as recipe
 import llguidance
 import pytest
 
+from controlplane.inference.dsml import Dsml
 from controlplane.inference.errors import ApiError
 from controlplane.inference.grammar_faults import closed, schema_fault
 from controlplane.inference.grammars import (
-    Dsml,
     Hermes,
     Tool,
     assemble,
