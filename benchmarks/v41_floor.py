@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from kernels import engram, hyper_connections, moe, sparse_attention
+from kernels import engram, hyper_connections, index_selection, moe, row_ops, sparse_attention
 from workers.engine.engine import Engine
 from workers.models.deepseek_v41 import dspark, forward_pass, latents, weights
 from workers.models.deepseek_v41.plan import Planner
@@ -36,6 +36,10 @@ _OPERATIONS: list[tuple[str, Any, str]] = [
     ("index", sparse_attention, "index_scores"),
     ("index", sparse_attention, "select_positions"),
     ("index", sparse_attention, "candidate_blocks"),
+    ("index", index_selection, "pack_keys"),
+    ("index", index_selection, "select"),
+    ("norm, rotation", row_ops, "norm_rotate"),
+    ("norm, rotation", row_ops, "rotate_"),
     ("engram", engram, "inject"),
     ("cache rows", forward_pass, "read_rows"),
     ("cache rows", forward_pass, "write_rows"),
