@@ -24,19 +24,20 @@ class Part:
     run: Callable[[], bool]
 
 
-def command(*argv: str, cwd: Path = ROOT) -> bool:
-    """Run a tool with our output; whether it was content."""
+def command(*argv: str, cwd: Path = ROOT, **environment: str) -> bool:
+    """Run a tool with our output and more `environment`; whether it was content."""
     print(f"\n$ {' '.join(argv)}", flush=True)
-    return subprocess.run(argv, cwd=cwd, stdin=subprocess.DEVNULL, check=False).returncode == 0
+    env = {**os.environ, **environment}
+    return subprocess.run(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def python(*argv: str) -> bool:
-    return command(sys.executable, *argv)
+def python(*argv: str, **environment: str) -> bool:
+    return command(sys.executable, *argv, **environment)
 
 
-def pytest(*argv: str) -> bool:
+def pytest(*argv: str, **environment: str) -> bool:
     """A part that collects nothing has failed too: a marker is wrong."""
-    return python("-m", "pytest", "-q", "--durations=15", *argv)
+    return python("-m", "pytest", "-q", "--durations=15", *argv, **environment)
 
 
 def npm(*argv: str) -> bool:
@@ -60,13 +61,14 @@ def static() -> bool:
 
 
 _SIDE_BY_SIDE = ("-n", str(os.cpu_count() or 1), "--dist", "loadfile")
-"""Unit tests need no services: a process per core, which computes with one thread."""
+"""Unit tests need no services: a process per core."""
 
 
 def unit() -> bool:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads of several processes would wait for each other
+    # Threads of several processes would wait for each other.
+    one_thread = {"OMP_NUM_THREADS": "1"}
     results = [
-        pytest("-m", "not integration and not e2e", "--ignore=tests/kernels", *_SIDE_BY_SIDE, "tests"),
+        pytest("-m", "not integration and not e2e", "--ignore=tests/kernels", *_SIDE_BY_SIDE, "tests", **one_thread),
         npm("test"),
     ]
     return all(results)
