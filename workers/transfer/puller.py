@@ -238,7 +238,10 @@ class Puller:
         except TransferError as error:
             self.counters.stale_blocks += isinstance(error, StaleBlock)
             pull.copying = False
-            self._fail(pull, error.code, str(error))
+            if pull.failure is None:
+                self._fail(pull, error.code, str(error))
+            else:  # its link had closed, or it was cancelled: that has waited for the copy
+                self._advance(pull)
             return
         finally:
             pull.copying = False

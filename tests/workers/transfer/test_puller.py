@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.workers.engine.factories import make_request
+from tests.workers.fake_engine import FakeArena
 from workers.engine.api import Reservation
 from workers.protocol import Abort, BlocksReady, Credit, ErrorCode, Frame, NoCredit, RequestId, Reserve, StateReady
+from workers.transfer.base import BlockSource, PeerUnreachable
 from workers.transfer.deadlines import Deadlines
 from workers.transfer.puller import Puller
 
@@ -147,6 +149,44 @@ async def test_a_fault_while_copying_ends_the_pull(stage: Stage, cancelled: bool
     for _ in range(5):
         await asyncio.sleep(0)
     assert stage.recorder.told == [ErrorCode.CANCELLED if cancelled else ErrorCode.INTERNAL]
+    assert stage.recorder.calls == ["reserve", "cancel"]
+    assert stage.puller.pulls == {}
+
+
+class Broken(BlockSource):
+    """A network that fails when the test says so."""
+
+    block_bytes = 256
+
+    def __init__(self) -> None:
+        self.fails = asyncio.Event()
+
+    async def read(self, request_id: RequestId, pulls: object) -> None:
+        await self.fails.wait()
+        raise PeerUnreachable("the link has ended")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("end", ["cancel", "link closed"])
+async def test_a_copy_that_fails_ends_a_pull_that_waited_for_it(stage: Stage, end: str) -> None:
+    """Its room goes back, also where the failure of the copy is not the first thing that went wrong."""
+    await stage.ask_for_room()
+    await stage.answer(0)
+    source = stage.puller.pulls[NAME].source = Broken()
+    stage.puller.arena = FakeArena(2)
+    stage.puller.blocks_ready(stage.recorder, BlocksReady(request_id=NAME, first=0, slots=[0], generations=[0]))
+    await asyncio.sleep(0)
+    if end == "cancel":
+        stage.puller.cancel(NAME)
+    else:
+        stage.puller.link_closed(stage.recorder)
+    assert stage.recorder.told == []
+    source.fails.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert stage.recorder.told == [ErrorCode.CANCELLED if end == "cancel" else ErrorCode.PEER_LOST]
     assert stage.recorder.calls == ["reserve", "cancel"]
     assert stage.puller.pulls == {}
 
