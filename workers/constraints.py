@@ -38,6 +38,10 @@ def load_vocabulary(folder: Path, *, eos_token_ids: Sequence[int], vocab_size: i
         raise ConstraintError(f"the tokenizer serves no constraints: {error}") from error
 
 
+class GrammarError(ConstraintError):
+    """The grammar itself is at fault: it never compiles."""
+
+
 class Constraint:
     """One request's progress through its grammar. Not thread-safe; whoever samples owns it."""
 
@@ -82,7 +86,8 @@ class Grammars:
     def compiled(self, grammar: str) -> Future[llguidance.LLMatcher]:
         """The matcher to copy; its exception is a ConstraintError."""
         found = self._kept.pop(grammar, None)
-        if found is None:
+        # Kept are grammars and what is wrong with them; whatever else went wrong may be over.
+        if found is None or (found.done() and not isinstance(found.exception(), GrammarError | None)):
             found = self._compiler.submit(self._compile, grammar)
         self._kept[grammar] = found
         while len(self._kept) > KEPT_GRAMMARS:
@@ -91,12 +96,12 @@ class Grammars:
 
     def _compile(self, grammar: str) -> llguidance.LLMatcher:
         if len(grammar) > MAX_GRAMMAR_BYTES:
-            raise ConstraintError(f"the grammar is larger than {MAX_GRAMMAR_BYTES} characters")
+            raise GrammarError(f"the grammar is larger than {MAX_GRAMMAR_BYTES} characters")
         if self._vocabulary is None:
             self._vocabulary = load_vocabulary(
                 self._folder, eos_token_ids=self._eos_token_ids, vocab_size=self._vocab_size
             )
         matcher = llguidance.LLMatcher(self._vocabulary, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise ConstraintError(matcher.get_error())
+            raise GrammarError(matcher.get_error())
         return matcher

@@ -60,6 +60,16 @@ def test_tokens_that_the_grammar_forbids_are_an_error(grammars: Grammars, model:
         allowed(constraint, [5, 5], model[1].vocab_size)
 
 
+def test_a_fault_that_passes_is_not_kept(model: tuple[Path, ModelManifest], tmp_path: Path) -> None:
+    folder, manifest = model
+    grammars = Grammars(tmp_path, eos_token_ids=manifest.eos_token_ids, vocab_size=manifest.vocab_size)
+    grammar = LLMatcher.grammar_from_regex("ab")
+    with pytest.raises(ConstraintError, match="the tokenizer serves no constraints"):
+        allowed(grammars.constraint(grammar), [], manifest.vocab_size)
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    assert allowed(grammars.constraint(grammar), [], manifest.vocab_size)
+
+
 def test_what_cannot_be_compiled_says_why(grammars: Grammars, model: tuple[Path, ModelManifest]) -> None:
     constraint = grammars.constraint(LLMatcher.grammar_from_regex("("))
     with pytest.raises(ConstraintError, match="unclosed group"):
