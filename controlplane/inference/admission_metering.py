@@ -26,7 +26,7 @@ from controlplane.inference.limits_valkey import RemoteLimits, ValkeyAway
 from controlplane.inference.loops import PeriodicLoop
 from controlplane.metering.events import Counts, Ended, Intent, UsageEvent
 from controlplane.metering.journal import billable
-from controlplane.metering.limit_scripts import OK, REQUESTS, month_of, nano_of_pico
+from controlplane.metering.limit_scripts import OK, month_of, nano_of_pico
 from controlplane.metering.pricing import NoPrice, Price, PriceTable, amount_pico, price_table
 from controlplane.metering.reservations import Reservation, refund_call
 from controlplane.metering.settling import settle_journals
@@ -66,6 +66,14 @@ class Metered:
     intent: Intent
     price: Price | None
     limited: tuple[Limited, ...]
+    allowance: LocalAllowance | None = None
+    """What admitted it while Valkey was away: its place there is given back to this one, not to a later outage's."""
+
+    def give_back(self) -> None:
+        """Once."""
+        if self.allowance is not None:
+            self.allowance.give_back(self.limited)
+            self.allowance = None
 
     def progress(self, counts: Counts) -> None:
         self.metering.journal.progress(
@@ -89,7 +97,8 @@ class Metering:
         self._limits = limits
         self._client: redis.asyncio.Redis = valkey.async_client(valkey_url, timeout_s=limits.valkey_wait_s)
         self._valkey_url = valkey_url
-        self._prices = PriceTable()
+        self._prices: PriceTable | None = None
+        """None until they were read once: budgets are not spent from before."""
         self._allowance: LocalAllowance | None = None
         self._task: asyncio.Task[None] | None = None
         self.loops = (
@@ -129,19 +138,24 @@ class Metering:
         assert principal.tenant is not None
         now = datetime.now(UTC)
         limited = limited_subjects(principal)
+        if self._prices is None and any(one.subject.budgeted for one in limited):
+            raise budget_unknown()
         price = self._price(demand.model, now)
         try:
             seq, slot = self.journal.next_place()
         except JournalFull as error:
             raise self._cannot_record(error) from error
+        allowance: LocalAllowance | None = None
         written = False
         try:
-            local = await self._reserve(demand, limited, price, now) if limited else False
+            allowance = await self._reserve(demand, limited, price, now) if limited else None
+            local = allowance is not None
             intent = self._intent(principal, demand, limited, seq=seq, slot=slot, now=now, local=local)
-            metered = Metered(self, intent, price, limited)
+            metered = Metered(self, intent, price, limited, allowance)
             written = True
             await self.journal.admit(intent)
         except JournalFull as error:
+            metered.give_back()
             self._undo(demand, limited, now)
             raise self._cannot_record(error) from error
         except asyncio.CancelledError:
@@ -162,16 +176,17 @@ class Metering:
             seq=intent.seq, outcome=outcome, ended_us=_microseconds(datetime.now(UTC)), **billable(counts, outcome)
         )
         self.journal.end(final)
-        if intent.local and self._allowance is not None:
-            self._allowance.give_back(metered.limited)
+        metered.give_back()
         cost = 0
         if metered.price is not None:
             cost = amount_pico(metered.price, final.pool_hit + final.store_hit, final.miss, final.output)
         event = UsageEvent(journal=self.journal.name, intent=intent, final=final)
         self.shipper.ship(event, cost_nano=nano_of_pico(cost))
 
-    async def _reserve(self, demand: Demand, limited: tuple[Limited, ...], price: Price | None, now: datetime) -> bool:
-        """Whether it was the local allowance that admitted. Raises ApiError."""
+    async def _reserve(
+        self, demand: Demand, limited: tuple[Limited, ...], price: Price | None, now: datetime
+    ) -> LocalAllowance | None:
+        """The local allowance, where that is what admitted. Raises ApiError."""
         cost = amount_pico(price, 0, demand.prompt_tokens, demand.max_tokens) if price is not None else 0
         try:
             verdict = await self._remote.reserve(
@@ -183,30 +198,31 @@ class Metering:
             )
         except ValkeyAway as error:
             try:
-                self._reserve_locally(demand, limited)
+                allowance = self._reserve_locally(demand, limited)
             except BaseException:
                 self._undo(demand, limited, now)  # it may have been reserved, though nobody said so
                 raise
             log.debug("request %s is admitted from the local allowance: %s", demand.request_id, error)
-            return True
+            return allowance
         self._allowance = None
         note_windows(verdict.windows)
         if verdict.code != OK:
             assert verdict.at is not None
             raise refused(verdict.code, verdict.at, retry_after_s=verdict.retry_after_s)
-        return False
+        return None
 
-    def _reserve_locally(self, demand: Demand, limited: tuple[Limited, ...]) -> None:
+    def _reserve_locally(self, demand: Demand, limited: tuple[Limited, ...]) -> LocalAllowance:
         if any(one.subject.budgeted for one in limited):
             raise budget_unknown()
         if self._remote.away_s > ALLOWANCE_S:
             raise limits_unavailable()
         if self._allowance is None:
             self._allowance = LocalAllowance(self.shipper.gateways)
-        fits, windows = self._allowance.take(limited, tokens=demand.tokens)
-        note_windows(windows)
-        if not fits:
-            raise refused(REQUESTS, limited[0], retry_after_s=ALLOWANCE_S)
+        taken = self._allowance.take(limited, tokens=demand.tokens)
+        note_windows(taken.windows)
+        if taken.at is not None:
+            raise refused(taken.code, taken.at, retry_after_s=ALLOWANCE_S)
+        return self._allowance
 
     def _undo(self, demand: Demand, limited: tuple[Limited, ...], now: datetime) -> None:
         if limited:
@@ -248,6 +264,8 @@ class Metering:
         return overloaded("Usage cannot be recorded at the moment.", retry_after_s=self._limits.retry_after_s)
 
     def _price(self, model: str, now: datetime) -> Price | None:
+        if self._prices is None:
+            return None
         try:
             return self._prices.price_at(model, now)
         except NoPrice:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controlplane.inference.limits_subjects import MINUTE_S, Limited, Windows, tightest
+from controlplane.metering.limit_scripts import CONCURRENCY, OK, REQUESTS, TOKENS
 
 ALLOWANCE_S: Final = 30.0
 
@@ -22,6 +23,15 @@ class _Left:
     active: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """`code` of `limit_scripts`: OK where there was room; else `at` is the subject that has none."""
+
+    code: int
+    at: Limited | None
+    windows: Windows
+
+
 @dataclass(slots=True)
 class LocalAllowance:
     """One outage. Made anew for the next."""
@@ -29,16 +39,17 @@ class LocalAllowance:
     gateways: int
     _subjects: dict[str, _Left] = field(default_factory=dict)
 
-    def take(self, limited: tuple[Limited, ...], *, tokens: int) -> tuple[bool, Windows]:
-        """Whether every subject has room; then it is taken from all of them."""
+    def take(self, limited: tuple[Limited, ...], *, tokens: int) -> Taken:
+        """Where every subject has room, it is taken from all of them."""
         found = [self._left(one) for one in limited]
-        fits = all(_fits(one, left, tokens) for one, left in zip(limited, found, strict=True))
-        if fits:
+        pairs = zip(limited, found, strict=True)
+        code, at = next(((why, one) for one, left in pairs if (why := _lacks(one, left, tokens)) != OK), (OK, None))
+        if code == OK:
             for left in found:
                 left.requests -= 1
                 left.tokens -= tokens
                 left.active += 1
-        return fits, tightest(limited, [(int(left.requests), int(left.tokens)) for left in found])
+        return Taken(code, at, tightest(limited, [(int(left.requests), int(left.tokens)) for left in found]))
 
     def give_back(self, limited: tuple[Limited, ...]) -> None:
         """A request of the allowance ended."""
@@ -57,10 +68,13 @@ class LocalAllowance:
         return found
 
 
-def _fits(one: Limited, left: _Left, tokens: int) -> bool:
+def _lacks(one: Limited, left: _Left, tokens: int) -> int:
+    """The code of what there is no room for, or OK."""
     limits = one.limits
     if limits.requests_per_minute is not None and left.requests < 1:
-        return False
+        return REQUESTS
     if limits.tokens_per_minute is not None and left.tokens < tokens:
-        return False
-    return limits.concurrent_requests is None or left.active < left.most_active
+        return TOKENS
+    if limits.concurrent_requests is not None and left.active >= left.most_active:
+        return CONCURRENCY
+    return OK

@@ -13,6 +13,7 @@ from controlplane.inference.limits_headers import duration, limit_headers, note_
 from controlplane.inference.limits_local import LocalAllowance
 from controlplane.inference.limits_subjects import Limited, Window, Windows, limited_subjects, tightest
 from controlplane.metering import limit_scripts
+from controlplane.metering.limit_scripts import CONCURRENCY, OK, REQUESTS, TOKENS
 from tests.controlplane.accounts.factories import key_principal
 
 
@@ -58,12 +59,20 @@ def test_a_full_window_resets_at_once() -> None:
 def test_an_outage_takes_half_a_minutes_limits_among_all_gateways() -> None:
     who = limited(Limits(requests_per_minute=8, concurrent_requests=3))
     allowance = LocalAllowance(gateways=2)
-    assert [allowance.take(who, tokens=1)[0] for _ in range(3)] == [True, False, False]
+    assert [allowance.take(who, tokens=1).code for _ in range(3)] == [OK, CONCURRENCY, CONCURRENCY]
     alone = LocalAllowance(gateways=1)
-    assert [alone.take(who, tokens=1)[0] for _ in range(4)] == [True, True, True, False]
+    assert [alone.take(who, tokens=1).code for _ in range(4)] == [OK, OK, OK, CONCURRENCY]
     alone.give_back(who)
-    assert alone.take(who, tokens=1)[0]
-    assert not alone.take(who, tokens=1)[0]
+    assert alone.take(who, tokens=1).code == OK
+    assert alone.take(who, tokens=1).code == REQUESTS
+
+
+def test_an_outage_says_whose_limit_and_which() -> None:
+    both = limited(Limits(requests_per_minute=60), Limits(tokens_per_minute=100))
+    taken = LocalAllowance(gateways=1).take(both, tokens=90)
+    assert (taken.code, taken.at) == (TOKENS, both[1])
+    assert taken.at is not None
+    assert "100 tokens per min" in str(refused(taken.code, taken.at, retry_after_s=1.0))
 
 
 @pytest.mark.parametrize(
