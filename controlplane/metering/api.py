@@ -58,14 +58,18 @@ def usage_query(principal: Principal, values: dict[str, Any]) -> UsageQuery:
     if tenant is not None and seen is not None and tenant not in seen:
         raise PermissionDenied(f"this key or user may not see the usage of {tenant}")
     end: datetime = values.get("end") or timezone.now()
+    try:
+        start = values.get("start") or end - DEFAULT_SPAN
+    except OverflowError as error:
+        raise BadUsageQuery("end: it is out of all bounds") from error
     return UsageQuery(
-        start=values.get("start") or end - DEFAULT_SPAN,
+        start=start,
         end=end,
         zone=zone_named(values["zone"]),
         tenants=[tenant] if tenant is not None else seen,
         key_id=values.get("key"),
         model=values.get("model"),
-    )
+    ).aligned()
 
 
 class UsageAccess(APIView):

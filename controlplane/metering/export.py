@@ -45,10 +45,10 @@ async def hours_csv(query: UsageQuery) -> AsyncIterator[bytes]:
 async def requests_csv(query: UsageQuery) -> AsyncIterator[bytes]:
     """A row for each request, newest first."""
     yield _lines([REQUESTS_HEAD])
-    before: int | None = None
+    before: LedgerEntry | None = None
     while page := await sync_to_async(_page)(query, before):
         yield _lines(_request_row(row) for row in page)
-        before = page[-1].pk
+        before = page[-1]
 
 
 def _hours(query: UsageQuery) -> list[UsageRow]:
@@ -58,7 +58,7 @@ def _hours(query: UsageQuery) -> list[UsageRow]:
         release_connections()
 
 
-def _page(query: UsageQuery, before: int | None) -> list[LedgerEntry]:
+def _page(query: UsageQuery, before: LedgerEntry | None) -> list[LedgerEntry]:
     try:
         return ledger_page(query, before=before, size=PAGE)
     finally:

@@ -132,8 +132,8 @@ class LedgerEntry(models.Model):
     class Meta:
         ordering = ("-admitted_at", "-id")
         indexes: ClassVar = [
-            models.Index(fields=["admitted_at"], name="metering_ledger_time"),
-            models.Index(fields=["tenant", "admitted_at"], name="metering_ledger_tenant"),
+            models.Index(fields=["admitted_at", "id"], name="metering_ledger_time"),
+            models.Index(fields=["tenant", "admitted_at", "id"], name="metering_ledger_tenant"),
         ]
         constraints: ClassVar = [
             models.CheckConstraint(
@@ -173,7 +173,10 @@ class UsageBucket(models.Model):
                 fields=["start", "tenant", "caller", "key_id", "root_key", "model_name"], name="metering_bucket_once"
             )
         ]
-        indexes: ClassVar = [models.Index(fields=["tenant", "start"], name="metering_bucket_tenant")]
+        indexes: ClassVar = [
+            models.Index(fields=["tenant", "start"], name="metering_bucket_tenant"),
+            models.Index(fields=["root_key", "start"], name="metering_bucket_key"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.start:%Y-%m-%d %H:%M} {self.tenant} {self.model_name}"

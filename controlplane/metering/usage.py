@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from django.db.models import DateTimeField, F, Func, QuerySet, Sum, Value
+from django.db.models import DateTimeField, F, Func, Q, QuerySet, Sum, Value
 
 from controlplane.metering.models import LedgerEntry, UsageBucket
 from controlplane.metering.pricing import PICO_PER_DOLLAR
@@ -18,6 +18,8 @@ from controlplane.metering.pricing import PICO_PER_DOLLAR
 TOKEN_CLASSES: Final = ("pool_hit_tokens", "store_hit_tokens", "miss_tokens", "output_tokens")
 SUMS: Final = ("requests", *TOKEN_CLASSES, "amount_pico")
 LONGEST: Final = timedelta(days=400)
+QUARTER: Final = timedelta(minutes=15)
+"""What the sums are kept by: every zone's hours are made of such quarters."""
 
 
 class Grouping(enum.StrEnum):
@@ -58,6 +60,16 @@ class UsageQuery:
             raise BadUsageQuery("end: it is not after start")
         if self.end - self.start > LONGEST:
             raise BadUsageQuery(f"end: at most {LONGEST.days} days after start")
+
+    def aligned(self) -> UsageQuery:
+        """Over whole quarters of an hour, so that sums and rows are of exactly what the bounds say.
+
+        Raises BadUsageQuery at the end of time.
+        """
+        try:
+            return replace(self, start=self.start - _into(self.start), end=self.end + _into(self.end, QUARTER))
+        except OverflowError as error:
+            raise BadUsageQuery("end: it is out of all bounds") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,12 @@ class UsageRow:
     @property
     def local_day(self) -> str:
         return f"{self.at:%Y-%m-%d}" if self.at is not None else ""
+
+
+def _into(instant: datetime, whole: timedelta = timedelta(0)) -> timedelta:
+    """Time since the quarter began; with `whole`, what is left of a quarter that has begun."""
+    since = (instant - datetime(2000, 1, 1, tzinfo=UTC)) % QUARTER
+    return since if not whole else (whole - since) % whole
 
 
 def usd(pico: int) -> Decimal:
@@ -147,13 +165,14 @@ def usage_rows(query: UsageQuery, *, step: Step | None = None, by: Grouping | No
     ]
 
 
-def ledger_page(query: UsageQuery, *, before: int | None, size: int) -> list[LedgerEntry]:
-    """Rows of the ledger, newest first, from the row before `before` on."""
+def ledger_page(query: UsageQuery, *, before: LedgerEntry | None, size: int) -> list[LedgerEntry]:
+    """Rows of the ledger, last admitted first, from the row before `before` on."""
     rows = LedgerEntry.objects.filter(admitted_at__gte=query.start, admitted_at__lt=query.end)
     rows = _narrowed(rows, query)
     if before is not None:
-        rows = rows.filter(pk__lt=before)
-    return list(rows.order_by("-pk")[:size])
+        at = before.admitted_at
+        rows = rows.filter(Q(admitted_at__lt=at) | Q(admitted_at=at, pk__lt=before.pk), admitted_at__lte=at)
+    return list(rows.order_by("-admitted_at", "-pk")[:size])
 
 
 def known_models(query: UsageQuery) -> list[str]:
