@@ -19,7 +19,7 @@ from controlplane.accounts import selectors, services
 from controlplane.accounts.authentication import Allowed, principal_of
 from controlplane.accounts.limits import FIELDS, Limits, limits_changed
 from controlplane.accounts.models import APIKey, Tenant
-from controlplane.accounts.permissions import Action, PermissionRefused, Principal, Scope, can
+from controlplane.accounts.permissions import Action, PermissionRefused, Principal, Scope, can, require
 
 T = TypeVar("T")
 LONGEST_OVERLAP_H = 24 * 90
@@ -62,8 +62,12 @@ def done(change: Callable[[], T]) -> T:
         raise ApiValidationError(error.message_dict if hasattr(error, "error_dict") else error.messages) from error
 
 
-def _limits(values: dict[str, Any], before: Limits | None = None) -> Limits:
-    return limits_changed(before or Limits(), {name: values[name] for name in FIELDS if name in values})
+def _limits(values: dict[str, Any]) -> Limits:
+    return limits_changed(Limits(), _changes(values))
+
+
+def _changes(values: dict[str, Any]) -> dict[str, int | None]:
+    return {name: values[name] for name in FIELDS if name in values}
 
 
 class KeysAccess(APIView):
@@ -95,6 +99,8 @@ class KeyList(KeysAccess):
         body = NewKey(data=request.data)
         body.is_valid(raise_exception=True)
         values = body.validated_data
+        # First: who may make no keys there does not learn whether it exists.
+        done(lambda: require(self.who(request), Action.KEYS_MANAGE, tenant=values["tenant"]))
         tenant = selectors.tenant_by_slug(values["tenant"])
         if tenant is None:
             raise ApiValidationError({"tenant": f"there is no tenant {values['tenant']}"})
@@ -121,7 +127,7 @@ class KeyDetail(KeysAccess):
         body = LimitsFields(data=request.data)
         body.is_valid(raise_exception=True)
         values = body.validated_data
-        limits = _limits(values, key.limits)
+        limits = _changes(values)
         changed = done(
             lambda: services.key_set_limits(actor=self.who(request), key=key, limits=limits, reason=values["reason"])
         )
@@ -190,7 +196,7 @@ class TenantDetail(TenantsAccess):
         body = LimitsFields(data=request.data)
         body.is_valid(raise_exception=True)
         values = body.validated_data
-        limits = _limits(values, tenant.limits)
+        limits = _changes(values)
         changed = done(
             lambda: services.tenant_set_limits(
                 actor=self.principal, tenant=tenant, limits=limits, reason=values["reason"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controlplane.accounts.permissions import SYSTEM, Action, PermissionRefused, Principal, can
+from controlplane.accounts.limits import Limits, looser
+from controlplane.accounts.permissions import SYSTEM, Action, PermissionRefused, Principal, PrincipalKind, can
 from controlplane.accounts.roles import ROLE_ACTIONS
 
 
@@ -26,3 +27,9 @@ def require_grantable(actor: Principal, actions: Iterable[Action], *, tenant: st
             raise ScopeEscalation(
                 f"{actor.label} cannot grant {what}: it includes {action}, which he may not do himself"
             )
+
+
+def require_limits_grantable(actor: Principal, limits: Limits) -> None:
+    """Raises ScopeEscalation where a key gives another one more than it has itself. Users have no limits."""
+    if actor.kind is PrincipalKind.KEY and (names := looser(limits, actor.limits)):
+        raise ScopeEscalation(f"{actor.label} cannot grant more than its own limits: {', '.join(names)}")

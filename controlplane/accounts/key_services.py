@@ -8,15 +8,17 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.accounts import invalidation, keys
-from controlplane.accounts.granting import require_grantable
+from controlplane.accounts.granting import ScopeEscalation, require_grantable, require_limits_grantable
 from controlplane.accounts.limits import FIELDS as LIMIT_FIELDS
-from controlplane.accounts.limits import NO_LIMITS, Limits
+from controlplane.accounts.limits import NO_LIMITS, Limits, limits_after
 from controlplane.accounts.models import APIKey, Tenant
-from controlplane.accounts.permissions import Action, Principal, Scope, require
+from controlplane.accounts.permissions import Action, Principal, PrincipalKind, Scope, require
 from controlplane.accounts.roles import SCOPE_ACTIONS
+from controlplane.accounts.signals import budget_set
 from controlplane.audit.services import record
 
 
@@ -48,6 +50,7 @@ def key_create(
         raise ValidationError({"expires_at": "the expiry lies in the past"})
     for scope in wanted:
         require_grantable(actor, SCOPE_ACTIONS[Scope(scope)], tenant=tenant.slug, what=f"the scope {scope}")
+    require_limits_grantable(actor, limits)
     key.save()
     record(
         actor=actor,
@@ -58,6 +61,7 @@ def key_create(
         reason=reason,
         tenant=tenant.slug,
     )
+    _announce_budget(key)
     return key, raw
 
 
@@ -99,6 +103,12 @@ def _announce(key: APIKey) -> None:
     transaction.on_commit(lambda: invalidation.publish(digest), robust=True)
 
 
+def _announce_budget(key: APIKey) -> None:
+    subject = f"k:{key.root_key_id}"
+    if key.budget_micro_usd is not None:
+        transaction.on_commit(lambda: budget_set.send(sender=APIKey, subject=subject), robust=True)
+
+
 @transaction.atomic
 def key_rotate(*, actor: Principal, key: APIKey, overlap: timedelta, reason: str = "") -> tuple[APIKey, str]:
     """A new key with the name, scopes and limits of `key`, and the key itself; the old one works for `overlap` more.
@@ -114,6 +124,7 @@ def key_rotate(*, actor: Principal, key: APIKey, overlap: timedelta, reason: str
         raise ValidationError({"overlap": "the overlap is not negative"})
     for scope in old.scopes:
         require_grantable(actor, SCOPE_ACTIONS[Scope(scope)], tenant=old.tenant.slug, what=f"the scope {scope}")
+    require_limits_grantable(actor, old.limits)
     new, raw = _new_key(actor, tenant=old.tenant, name=old.name, scopes=list(old.scopes), expires_at=old.expires_at)
     new.root_id = old.root_key_id
     new.apply_limits(old.limits)
@@ -137,14 +148,29 @@ def key_rotate(*, actor: Principal, key: APIKey, overlap: timedelta, reason: str
 
 
 @transaction.atomic
-def key_set_limits(*, actor: Principal, key: APIKey, limits: Limits, reason: str = "") -> APIKey:
-    """Effective everywhere within a second of the commit."""
+def key_set_limits(
+    *, actor: Principal, key: APIKey, limits: Limits | Mapping[str, int | None], reason: str = ""
+) -> APIKey:
+    """For the key and those it was rotated from or to: they count together. A mapping changes the limits that it names.
+
+    Effective everywhere within a second of the commit. A key loosens no limits beyond its own, and never changes its
+    own: ScopeEscalation.
+    """
     key = _locked(key)
     require(actor, Action.KEYS_MANAGE, tenant=key.tenant.slug)
+    if actor.kind is PrincipalKind.KEY and actor.root_key == str(key.root_key_id):
+        raise ScopeEscalation(f"{actor.label} cannot change its own limits")
+    wanted = limits_after(key.limits, limits)
+    require_limits_grantable(actor, wanted)
     before = _key_state(key)
-    key.apply_limits(limits)
+    key.apply_limits(wanted)
     key.full_clean()
     key.save(update_fields=list(LIMIT_FIELDS))
+    root = Q(pk=key.root_key_id) | Q(root_id=key.root_key_id)
+    for other in APIKey.objects.select_for_update().filter(root, revoked_at=None).exclude(pk=key.pk).order_by("pk"):
+        other.apply_limits(wanted)
+        other.save(update_fields=list(LIMIT_FIELDS))
+        _announce(other)
     record(
         actor=actor,
         action="key.set_limits",
@@ -155,6 +181,7 @@ def key_set_limits(*, actor: Principal, key: APIKey, limits: Limits, reason: str
         tenant=key.tenant.slug,
     )
     _announce(key)
+    _announce_budget(key)
     return key
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 from controlplane.accounts.limits import Limits
@@ -16,6 +16,7 @@ _OPTIONS: Final = {
     "budget_micro_usd": ("--budget-usd", "US dollars per calendar month (UTC)"),
 }
 UNLIMITED: Final = "none"
+MOST_MICRO_USD: Final = 2**63 - 1
 
 
 def add_limit_arguments(parser: ArgumentParser) -> None:
@@ -44,10 +45,12 @@ def micro_of_usd(text: str) -> int:
     """Dollars, to the micro-dollar. Raises ValueError."""
     try:
         micro = Decimal(text) * 10**6
-    except InvalidOperation as error:
+    except ArithmeticError as error:  # no number, or one beyond all bounds
         raise ValueError(f"{text} is no amount") from error
     if not micro.is_finite() or micro != micro.to_integral_value():
         raise ValueError(f"{text} has more than six decimals")
+    if abs(micro) > MOST_MICRO_USD:
+        raise ValueError(f"{text} is more than can be counted")
     return int(micro)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,8 +53,21 @@ class Limited(models.Model):
             setattr(self, name, value)
 
 
-def limits_changed(limits: Limits, changes: dict[str, Any]) -> Limits:
+def limits_changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
     """`limits` with those of `changes` that name one; a None takes that limit away."""
     values: dict[str, int | None] = limits.as_dict()
     values.update((name, changes[name]) for name in FIELDS if name in changes)
     return Limits(**values)
+
+
+def limits_after(before: Limits, wanted: Limits | Mapping[str, int | None]) -> Limits:
+    """`wanted` whole, or changes of single limits on top of `before`."""
+    return wanted if isinstance(wanted, Limits) else limits_changed(before, wanted)
+
+
+def looser(limits: Limits, than: Limits) -> list[str]:
+    """Names of the limits that let more through than those of `than`."""
+    mine, other = limits.as_dict(), than.as_dict()
+    return [
+        name for name in FIELDS if (most := other[name]) is not None and ((value := mine[name]) is None or value > most)
+    ]

@@ -6,3 +6,6 @@ from django.dispatch import Signal
 
 tenant_deleted = Signal()
 """`tenant`: its slug, `actor`: the principal. What still runs for the tenant is to end."""
+
+budget_set = Signal()
+"""`subject`: `t:<tenant>` or `k:<root key>`. Sent when the change is committed."""

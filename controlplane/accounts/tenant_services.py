@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
 from controlplane.accounts import invalidation
 from controlplane.accounts.limits import FIELDS as LIMIT_FIELDS
-from controlplane.accounts.limits import NO_LIMITS, Limits
+from controlplane.accounts.limits import NO_LIMITS, Limits, limits_after
 from controlplane.accounts.models import Tenant
 from controlplane.accounts.permissions import DEFAULT_TENANT, Action, Principal, require
-from controlplane.accounts.signals import tenant_deleted
+from controlplane.accounts.signals import budget_set, tenant_deleted
 from controlplane.audit.services import record
 
 
@@ -33,16 +35,22 @@ def tenant_create(*, actor: Principal, slug: str, name: str, limits: Limits = NO
         after={"name": name, **_set(limits)},
         tenant=slug,
     )
+    _announce(tenant)
     return tenant
 
 
 @transaction.atomic
-def tenant_set_limits(*, actor: Principal, tenant: Tenant, limits: Limits, reason: str = "") -> Tenant:
-    """For all keys of the tenant together; effective everywhere within a second of the commit."""
+def tenant_set_limits(
+    *, actor: Principal, tenant: Tenant, limits: Limits | Mapping[str, int | None], reason: str = ""
+) -> Tenant:
+    """For all keys of the tenant together; effective everywhere within a second of the commit. A mapping changes the
+    limits that it names.
+    """
     require(actor, Action.TENANTS_MANAGE)
     tenant = Tenant.objects.select_for_update().get(pk=tenant.pk)
     before = _set(tenant.limits)
-    tenant.apply_limits(limits)
+    wanted = limits_after(tenant.limits, limits)
+    tenant.apply_limits(wanted)
     tenant.full_clean()
     tenant.save(update_fields=list(LIMIT_FIELDS))
     record(
@@ -50,7 +58,7 @@ def tenant_set_limits(*, actor: Principal, tenant: Tenant, limits: Limits, reaso
         action="tenant.set_limits",
         target=f"tenant:{tenant.slug}",
         before=before,
-        after=_set(limits),
+        after=_set(wanted),
         reason=reason,
         tenant=tenant.slug,
     )
@@ -100,4 +108,6 @@ def _set(limits: Limits) -> dict[str, int | None]:
 
 def _announce(tenant: Tenant) -> None:
     slug = tenant.slug
+    if tenant.budget_micro_usd is not None and tenant.deleted_at is None:
+        transaction.on_commit(lambda: budget_set.send(sender=Tenant, subject=f"t:{slug}"), robust=True)
     transaction.on_commit(lambda: invalidation.publish_tenant(slug), robust=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ from controlplane.accounts.selectors import limited_subjects
 from controlplane.metering.events import UsageEvent
 from controlplane.metering.ledger import spent_pico
 from controlplane.metering.limit_scripts import LEDGERED, MONEY_TTL_S, money_key, month_of, nano_of_pico
+
+log = logging.getLogger(__name__)
 
 
 def month_bounds(month: str) -> tuple[datetime, datetime]:
@@ -45,6 +48,17 @@ def budgets_seed(client: redis.Redis, *, now: datetime) -> int:
     for subject, month in unknown:
         _tell(client, subject, month, ())
     return len(unknown)
+
+
+def budget_told(client: redis.Redis, subject: str) -> None:
+    """A budget was set: tell at once what is spent, which Valkey may never have heard or heard long ago.
+
+    Where Valkey is away, `budgets_seed` tells it later; nothing is spent before.
+    """
+    try:
+        _tell(client, subject, month_of(datetime.now(UTC)), ())
+    except redis.RedisError as error:
+        log.warning("what %s has spent could not be told (%s)", subject, error)
 
 
 def budgeted_subjects() -> list[str]:

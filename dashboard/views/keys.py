@@ -157,8 +157,12 @@ def limits(request: HttpRequest, key_id: int) -> HttpResponse:
     key = _manageable(principal, key_id)
     form = LimitsForm(request.POST if request.method == "POST" else None, initial=LimitsForm.initial_of(key.limits))
     if form.is_bound and form.is_valid():
-        services.key_set_limits(actor=principal, key=key, limits=form.limits())
-        return done(request, "dashboard:keys")
+        try:
+            services.key_set_limits(actor=principal, key=key, limits=form.limits())
+        except ValidationError as error:
+            form.add_error(None, "; ".join(error.messages))
+        else:
+            return done(request, "dashboard:keys")
     note = "Empty is no limit. The tenant's own limits apply as well."
     return _simple(request, form, f"Limits of “{key.name}”", "Save limits", note)
 

@@ -67,8 +67,12 @@ def limits(request: HttpRequest, slug: str) -> HttpResponse:
     tenant = get_object_or_404(selectors.tenants(), slug=slug)
     form = LimitsForm(request.POST if request.method == "POST" else None, initial=LimitsForm.initial_of(tenant.limits))
     if form.is_bound and form.is_valid():
-        services.tenant_set_limits(actor=principal_of(request), tenant=tenant, limits=form.limits())
-        return done(request, LIST)
+        try:
+            services.tenant_set_limits(actor=principal_of(request), tenant=tenant, limits=form.limits())
+        except ValidationError as error:
+            form.add_error(None, "; ".join(error.messages))
+        else:
+            return done(request, LIST)
     return _form(request, form, f"Limits of {tenant.slug}", "Save limits")
 
 

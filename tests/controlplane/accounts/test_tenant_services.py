@@ -7,9 +7,11 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from controlplane.accounts import selectors, services
+from controlplane.accounts.granting import ScopeEscalation
+from controlplane.accounts.limit_options import micro_of_usd
 from controlplane.accounts.limits import Limits
 from controlplane.accounts.models import APIKey, Membership
-from controlplane.accounts.permissions import SYSTEM, PermissionRefused, Role, Scope
+from controlplane.accounts.permissions import SYSTEM, PermissionRefused, Role, Scope, principal_of_key
 from controlplane.audit.models import AuditEvent
 from tests.controlplane.accounts import factories
 
@@ -94,3 +96,47 @@ def test_only_active_keys_are_rotated() -> None:
     services.key_revoke(actor=SYSTEM, key=key)
     with pytest.raises(ValidationError, match="revoked"):
         services.key_rotate(actor=SYSTEM, key=key, overlap=timedelta(0))
+
+
+def test_both_of_a_rotated_pair_get_new_limits() -> None:
+    old, _ = services.key_create(
+        actor=SYSTEM, tenant=factories.tenant(), name="x", scopes=[Scope.INFERENCE], limits=Limits(tokens_per_minute=9)
+    )
+    new, _ = services.key_rotate(actor=SYSTEM, key=old, overlap=timedelta(hours=1))
+    services.key_set_limits(actor=SYSTEM, key=new, limits={"requests_per_minute": 5})
+    old.refresh_from_db()
+    assert old.limits == Limits(requests_per_minute=5, tokens_per_minute=9)
+
+
+def test_single_limits_are_changed_on_what_is_there_now() -> None:
+    tenant = factories.tenant()
+    services.tenant_set_limits(actor=SYSTEM, tenant=tenant, limits=Limits(requests_per_minute=5))
+    changed = services.tenant_set_limits(actor=SYSTEM, tenant=tenant, limits={"tokens_per_minute": 9})
+    assert changed.limits == Limits(requests_per_minute=5, tokens_per_minute=9), "`tenant` was read before"
+
+
+def test_a_key_with_limits_gives_nobody_more_and_leaves_its_own_alone() -> None:
+    tenant = factories.tenant()
+    own, _ = services.key_create(
+        actor=SYSTEM, tenant=tenant, name="own", scopes=[Scope.TENANT], limits=Limits(budget_micro_usd=10)
+    )
+    free, _ = services.key_create(actor=SYSTEM, tenant=tenant, name="free", scopes=[Scope.TENANT])
+    actor = principal_of_key(own)
+    for limits in (Limits(), Limits(budget_micro_usd=11)):
+        with pytest.raises(ScopeEscalation, match="budget"):
+            services.key_create(actor=actor, tenant=tenant, name="x", scopes=[Scope.TENANT], limits=limits)
+    with pytest.raises(ScopeEscalation, match="its own"):
+        services.key_set_limits(actor=actor, key=own, limits=Limits(budget_micro_usd=1))
+    with pytest.raises(ScopeEscalation, match="budget"):
+        services.key_rotate(actor=actor, key=free, overlap=timedelta(0))
+    made, _ = services.key_create(
+        actor=actor, tenant=tenant, name="x", scopes=[Scope.TENANT], limits=Limits(budget_micro_usd=10)
+    )
+    with pytest.raises(ScopeEscalation, match="budget"):
+        services.key_set_limits(actor=actor, key=made, limits={"budget_micro_usd": None})
+
+
+@pytest.mark.parametrize("text", ["1e999999", "9e99999", "1e30", "nan", "x", "0.0000001"])
+def test_amounts_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        micro_of_usd(text)

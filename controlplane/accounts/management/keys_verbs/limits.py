@@ -9,7 +9,6 @@ from django.core.management.base import OutputWrapper
 
 from controlplane.accounts import selectors, services
 from controlplane.accounts.limit_options import add_limit_arguments, describe, given_limits
-from controlplane.accounts.limits import limits_changed
 from controlplane.accounts.permissions import SYSTEM
 from controlplane.commands import CommandFailure
 
@@ -30,7 +29,7 @@ def run(options: Namespace, out: OutputWrapper) -> None:
             key = services.key_set_limits(
                 actor=SYSTEM,
                 key=key,
-                limits=limits_changed(key.limits, changes),
+                limits=changes,
                 reason=options.reason or "manage.py keys limits",
             )
         except ValidationError as error:
