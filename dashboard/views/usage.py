@@ -168,13 +168,14 @@ def _zone_of_browser(request: HttpRequest) -> str:
 
 def bars(rows: list[UsageRow], query: UsageQuery, step: Step) -> list[Bar]:
     """A place for each step of the query, those without usage empty; heights are shares of the largest."""
-    by_start = {row.at: row.usage for row in rows if row.at is not None}
+    # By the instant: two hours of autumn are equal as their zone has them.
+    by_start = {row.at.astimezone(UTC): row.usage for row in rows if row.at is not None}
     starts = _starts(query, step)
     most = max((_tokens(usage) for usage in by_start.values()), default=0) or 1
     width = 100 / len(starts)
     made = []
     for index, start in enumerate(starts):
-        usage = by_start.get(start, Usage())
+        usage = by_start.get(start.astimezone(UTC), Usage())
         segments, top = [], 100.0
         for name, _ in CLASSES:
             height = 100 * getattr(usage, name) / most
