@@ -50,7 +50,7 @@ def policy_problems(policy: RetentionPolicy) -> list[str]:
 
 
 def pin_name_problem(name: str) -> str:
-    """Why a pin cannot have this name; empty where it can. A name is one part of a path in the API and the dashboard."""
+    """Why a pin cannot have this name; empty where it can. A name is one part of a path in the API."""
     if not name.strip():
         return "a pin needs a name"
     if name in (".", "..") or not name.isprintable() or "/" in name or "\\" in name:
