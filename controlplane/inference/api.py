@@ -35,8 +35,13 @@ def errors_by_header(error: ApiError, request: HttpRequest) -> HttpResponse:
     return messages_errors.error_response(error) if ANTHROPIC_VERSION in request.headers else error.response()
 
 
+def speaks_messages(path: str) -> bool:
+    """Whether a path belongs to the Messages protocol alone."""
+    return path.startswith(("/anthropic", "/v1/messages"))
+
+
 def errors_by_path(error: ApiError, request: HttpRequest) -> HttpResponse:
-    below = request.path.startswith(("/anthropic", "/v1/messages"))
+    below = speaks_messages(request.path)
     return messages_errors.error_response(error) if below else errors_by_header(error, request)
 
 

@@ -13,11 +13,14 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import msgspec
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.exception import convert_exception_to_response
 
+from controlplane.inference.api import ANTHROPIC_VERSION, speaks_messages
 from controlplane.inference.errors import ApiError, too_large
 from controlplane.inference.limits import GatewayLimits
+from controlplane.inference.messages_errors import error_body
 from controlplane.inference.runtime import current, gateways
 from controlplane.middleware import REQUEST_ID_HEADER, RequestIdMiddleware, new_request_id
 
@@ -60,7 +63,7 @@ class HttpApplication:
             await application(scope, body.receive, send)
         except _BodyRefused as refusal:
             # Django reads the body before anything else, so nothing was sent.
-            await _send_error(refusal.error, send)
+            await _send_error(refusal.error, scope, send)
 
 
 class _BodyRefused(Exception):
@@ -96,13 +99,18 @@ class _BoundedBody:
         return message
 
 
-async def _send_error(error: ApiError, send: Send) -> None:
-    body = error.body()
+async def _send_error(error: ApiError, scope: Scope, send: Send) -> None:
+    """In the shape of the protocol that the client speaks, by path or header, as the views do."""
+    request_id = new_request_id()
+    named = any(name == ANTHROPIC_VERSION.encode() for name, _ in scope["headers"])
+    messages = named or speaks_messages(scope["path"])
+    body = msgspec.json.encode(error_body(error, request_id)) if messages else error.body()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),  # the rest of the body is not read
-        (REQUEST_ID_HEADER.encode(), new_request_id().encode()),
+        (REQUEST_ID_HEADER.encode(), request_id.encode()),
+        (b"request-id", request_id.encode()),
     ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
