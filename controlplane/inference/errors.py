@@ -41,7 +41,7 @@ class ApiError(Exception):
         return msgspec.json.encode(ErrorBody(error=self.detail))
 
     def response(self) -> HttpResponse:
-        """The response before the first byte; afterwards `sse.error_event` carries the same body."""
+        """The response before the first byte; afterwards the reply's format writes the same error."""
         response = HttpResponse(self.body(), status=self.status, content_type="application/json")
         if self.status == 401:
             response["www-authenticate"] = "Bearer"

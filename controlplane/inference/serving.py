@@ -15,7 +15,7 @@ from controlplane.accounts.permissions import Action, Principal
 from controlplane.inference import sse
 from controlplane.inference.authentication import principal_of, require_any
 from controlplane.inference.catalog import Route, Unavailable
-from controlplane.inference.completion import Completion
+from controlplane.inference.completion import DISCONNECTED, Completion
 from controlplane.inference.conversation import ChatModel, Prompt
 from controlplane.inference.errors import ApiError, model_not_found, overloaded, too_large
 from controlplane.inference.limits import GatewayLimits
@@ -23,12 +23,11 @@ from controlplane.inference.replies.base import Reply, ReplyFormat
 from controlplane.inference.requests import Work
 from controlplane.inference.runtime import Gateway, current
 from controlplane.inference.schema.call import Call
-from controlplane.inference.streaming import Collector, OwnedStream, late_body, stream_events
+from controlplane.inference.streaming import Collector, OwnedStream, first_news, late_body, stream_events
 from controlplane.middleware import current_request_id
 from workers.protocol import CacheScope, Sampling
 
 JSON = "application/json"
-DISCONNECTED = "disconnected"
 
 Parse = Callable[[bytes, GatewayLimits], Call]
 
@@ -192,7 +191,7 @@ def _text(model: ChatModel, prompt: Prompt) -> str:
 
 async def _streamed(reply: Reply, form: ReplyFormat, completion: Completion) -> HttpResponseBase:
     """Headers go out with the first news (failures before it are real HTTP errors), or with the first keep-alive."""
-    first = await completion.next(reply.keepalive_s)
+    first = await first_news(completion, reply.keepalive_s)
     return _response(completion, stream_events(reply, form, completion, first), sse.CONTENT_TYPE)
 
 

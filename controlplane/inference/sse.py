@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from controlplane.inference.errors import ApiError
-
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 HEADERS = {
@@ -16,8 +14,3 @@ CONTENT_TYPE = "text/event-stream; charset=utf-8"
 def event(data: bytes) -> bytes:
     """`data` must hold no line break, which encoded JSON never does."""
     return b"data: " + data + b"\n\n"
-
-
-def error_event(error: ApiError) -> bytes:
-    """After the first byte an error is part of the stream, and its end."""
-    return event(error.body())

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 
-from controlplane.inference.completion import Completion, Update
+from controlplane.inference.completion import DISCONNECTED, Completion, Update
 from controlplane.inference.errors import ApiError, internal
 from controlplane.inference.replies.base import Answer, Reply, ReplyFormat
 
 log = logging.getLogger(__name__)
-
-DISCONNECTED = "disconnected"
 
 
 class OwnedStream:
@@ -41,6 +40,15 @@ class OwnedStream:
             self._loop.call_soon_threadsafe(self._completion.close, DISCONNECTED)
 
 
+async def first_news(completion: Completion, wait_s: float) -> Update | None:
+    """The first news that says what was cached: a restart before it says nothing. None after `wait_s` seconds."""
+    until = time.monotonic() + wait_s
+    while True:
+        update = await completion.next(max(until - time.monotonic(), 0.0))
+        if update is None or not update.restarted:
+            return update
+
+
 async def stream_events(
     reply: Reply, form: ReplyFormat, completion: Completion, first: Update | None
 ) -> AsyncIterator[bytes]:
@@ -49,7 +57,7 @@ async def stream_events(
         pending = first
         while pending is None:
             yield form.keep_alive
-            pending = await completion.next(reply.keepalive_s)
+            pending = await first_news(completion, reply.keepalive_s)
         yield form.begin(completion)
         while True:
             # Everything that is there goes out in one write, each update as an event of its own.

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,12 @@ from controlplane.inference.admission import Admission
 from controlplane.inference.completion import Completion
 from controlplane.inference.conversation import ChatModel
 from controlplane.inference.errors import ApiError
-from controlplane.inference.replies.base import Reply
+from controlplane.inference.replies.base import Reply, ReplyFormat
 from controlplane.inference.replies.chat import ChatFormat
+from controlplane.inference.replies.messages import MessagesFormat
 from controlplane.inference.schema.chat import parse_chat
 from controlplane.inference.stats import GatewayStats
-from controlplane.inference.streaming import Collector, OwnedStream, late_body, stream_events
+from controlplane.inference.streaming import Collector, OwnedStream, first_news, late_body, stream_events
 from tests.controlplane.inference.conftest import Core, eventually
 from tests.controlplane.inference.stub_worker import Script
 from workers.protocol import ErrorCode, Role, Sampling
@@ -74,10 +76,10 @@ async def desk(core: Core, tiny: ChatModel) -> Desk:
     return Desk(core, tiny)
 
 
-async def body_of(reply: Reply, completion: Completion) -> list[Any]:
+async def body_of(reply: Reply, completion: Completion, form: Callable[[Reply], ReplyFormat] = ChatFormat) -> list[Any]:
     completion.start()
-    first = await completion.next(reply.keepalive_s)
-    parts = [part async for part in OwnedStream(completion, stream_events(reply, ChatFormat(reply), completion, first))]
+    first = await first_news(completion, reply.keepalive_s)
+    parts = [part async for part in OwnedStream(completion, stream_events(reply, form(reply), completion, first))]
     return b"".join(parts).decode().split("\n\n")[:-1]
 
 
@@ -98,6 +100,18 @@ async def test_events_in_order(desk: Desk) -> None:
     assert sum(desk.stats.ttft_s.counts) == 1
     assert sum(desk.stats.tbt_s.counts) == usage["completion_tokens"] - 1
     assert desk.admission.active == 0
+
+
+async def test_a_stream_begins_with_what_the_try_that_serves_found_cached(desk: Desk) -> None:
+    """The first try fails before it is scheduled: that it is made again says nothing of hits."""
+    await desk.core.pair()
+    desk.core.cluster.scripts = [
+        Script(fail=ErrorCode.QUEUE_FULL),
+        Script(tokens=desk.tokens("Hi"), hit_tokens=5, scheduled_delay_s=0.1),
+    ]
+    start, *_ = await body_of(*await desk.ask(stream=True), MessagesFormat)
+    usage = json.loads(start.partition("data: ")[2])["message"]["usage"]
+    assert usage["cache_read_input_tokens"] == 5
 
 
 async def test_comments_while_nothing_comes(desk: Desk) -> None:
