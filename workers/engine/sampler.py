@@ -42,7 +42,8 @@ def sample_rows(logits: torch.Tensor, sequences: list[Sequence]) -> list[Sampled
     ids = tokens.tolist()
     logprobs = _logprobs(logits, tokens, sequences)
     return [
-        Sampled(ids[row], logprobs.get(row)) if finite[row] and row not in faults
+        Sampled(ids[row], logprobs.get(row))
+        if finite[row] and row not in faults
         # A row that is not finite is told as that, whatever its grammar made of it.
         else Sampled(None, None, faults.get(row, "") if finite[row] else "")
         for row in range(len(ids))

@@ -66,6 +66,7 @@ def play(scheduler: Scheduler) -> list[Chunk]:
 
 def end(scheduler: Scheduler, sequence: Sequence) -> None:
     scheduler.remove(sequence)
+    scheduler.leave_seat(sequence)
     scheduler.pool.release(sequence.slots)
     scheduler.pool.unreserve(sequence.reserved)
     sequence.slots, sequence.reserved = [], 0
