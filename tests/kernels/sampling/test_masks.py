@@ -13,9 +13,7 @@ def test_a_bitmask_forbids_what_it_does_not_name(rows: int, vocabulary: int) -> 
     padded = torch.zeros(rows, words(vocabulary) * 32, dtype=torch.bool)
     padded[:, :vocabulary] = allowed
     weights = 1 << torch.arange(32, dtype=torch.int64)
-    mask = (
-        (padded.view(rows, words(vocabulary), 32).long() * weights).sum(-1).to(torch.int32)
-    )
+    mask = (padded.view(rows, words(vocabulary), 32).long() * weights).sum(-1).to(torch.int32)
     logits = torch.randn(rows, vocabulary)
     expected = torch.where(allowed, logits, -torch.inf)
     apply_bitmask(logits, mask)
