@@ -42,14 +42,14 @@ def check_limits(run: Run) -> None:
             client.publish(invalidation.CHANNEL, made.key_hash)
 
     made, narrow = key(requests_per_minute=2)
-    run.queue.turn()
+    _, broke = key(budget_micro_usd=0)
+    run.queue.turn()  # tells the Valkey of this gateway what is spent: the service told this process's
     answers = [ask(narrow) for _ in range(3)]
     assert answers[0].headers["x-ratelimit-limit-requests"] == "2"
     assert answers[0].headers["x-ratelimit-remaining-requests"] == "1"
     assert answers[2].status_code == 429
     assert int(answers[2].headers["retry-after"]) > 20
     assert answers[2].headers["x-ratelimit-remaining-requests"] == "0"
-    _, broke = key(budget_micro_usd=0)
     wait_until(lambda: ask(broke).status_code == 402, "the budget of nothing is known, and refuses")
     key_set_limits(actor=SYSTEM, key=made, limits=Limits(requests_per_minute=60_000))
     announce()
