@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django import template
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse
@@ -15,6 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
+from controlplane.accounts.models import Tenant
 from controlplane.accounts.permissions import Action, Principal, can
 from controlplane.accounts.selectors import tenants
 from dashboard.access import principal_of
@@ -49,12 +51,12 @@ def _inside(path: str, url: str) -> bool:
     return path == url or (url != "/" and path.startswith(f"{url}/"))
 
 
-def _sees(principal: Principal, action: Action) -> bool:
-    """Keys and usage are a tenant's: the page is there for who sees those of any tenant."""
+def _sees(principal: Principal, action: Action, everyone: QuerySet[Tenant]) -> bool:
+    """Keys and usage are a tenant's: the page is there for who sees those of any of `everyone`."""
     if can(principal, action):
         return True
     return action in (Action.KEYS_VIEW, Action.COSTS_VIEW) and any(
-        can(principal, action, tenant=tenant.slug) for tenant in tenants()
+        can(principal, action, tenant=tenant.slug) for tenant in everyone
     )
 
 
@@ -64,10 +66,11 @@ def navigation(request: HttpRequest) -> list[NavItem]:
     if not request.user.is_authenticated:
         return []
     principal = principal_of(request)
+    everyone = tenants()  # read once, where a page asks
     return [
         NavItem(label, icon, reverse(f"dashboard:{name}"), _inside(request.path, reverse(f"dashboard:{name}")))
         for name, label, icon, action in PAGES
-        if _sees(principal, action)
+        if _sees(principal, action, everyone)
     ]
 
 
