@@ -195,8 +195,7 @@ def test_logits(tmp_path: Path, tiny: Path, trim: Trim, formats: CacheFormats) -
     torch.testing.assert_close(got["logits"], wanted.logits, atol=1e-4, rtol=0)
     assert len(got["logits"]) == (8 if trim is Trim.COMPACT else 21)
     assert torch.equal(got["expert_counts"], wanted.expert_counts)
-    assert model.drafter is not None
-    draft = model.drafter.draft(int(wanted.logits[-1].argmax()), cache)
+    draft = model.draft(int(wanted.logits[-1].argmax()), cache)
     assert torch.equal(got["draft_tokens"], draft.tokens)
     torch.testing.assert_close(got["draft_confidence"], draft.confidence)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.protocol import ErrorCode, RequestId, StateReady, StateSectionPart, decode, encode
+from workers.protocol import HEAD_BYTES, ErrorCode, RequestId, StateReady, StateSectionPart, decode, encode
 from workers.transfer.base import TransferError
 from workers.transfer.sections import MAX_SECTIONS_BYTES, PART_BYTES, IncomingSections, parts, references
 
@@ -20,7 +20,7 @@ def test_sections_come_out_as_they_went_in_whatever_their_size() -> None:
     assert len(frames) == 4
     assert max(map(len, frames)) < PART_BYTES + 100
     for frame in frames:
-        part = decode(frame[4:])
+        part = decode(frame[:HEAD_BYTES], frame[HEAD_BYTES:])
         assert isinstance(part, StateSectionPart)
         incoming.add(part)
     assert incoming.complete(end(SECTIONS)) == SECTIONS
