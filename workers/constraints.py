@@ -23,6 +23,9 @@ LIMITS = llguidance.LLParserLimits(
 )
 """Some tens of milliseconds for a grammar, some milliseconds for a mask, at worst."""
 
+COMPILE_DEADLINE_S = 1.0
+"""Whoever samples waits no longer for a grammar that prefill gave too little time to compile: others share the step."""
+
 
 class ConstraintError(Exception):
     """The grammar cannot be compiled, or not be followed any further; the message says why."""
@@ -56,9 +59,9 @@ class Constraint:
         `size` bytes, little-endian 32-bit words, bit i of word j for token 32 * j + i. After the grammar's end only
         end-of-sequence tokens are allowed. Raises ConstraintError.
         """
+        if self._matcher is None:
+            self._matcher = self._copied()
         matcher = self._matcher
-        if matcher is None:  # waits for the compiler where it has not finished during prefill
-            matcher = self._matcher = self._compiled.result().deep_copy()
         fresh = list(outputs[self._consumed :])
         self._consumed = len(outputs)
         if fresh and not matcher.consume_tokens(fresh):
@@ -66,6 +69,16 @@ class Constraint:
         matcher.unsafe_compute_mask_ptr(pointer, size)
         if matcher.is_error():
             raise ConstraintError(f"the grammar cannot be followed any further: {matcher.get_error()[:500]}")
+
+    def _copied(self) -> llguidance.LLMatcher:
+        try:
+            return self._compiled.result(COMPILE_DEADLINE_S).deep_copy()
+        except TimeoutError:
+            raise ConstraintError(f"the grammar was not compiled within {COMPILE_DEADLINE_S:g} s of its need") from None
+        except ConstraintError:
+            raise
+        except Exception as error:  # whatever the compiler made of it ends one request, not the engine
+            raise ConstraintError(f"the grammar could not be compiled: {error}") from error
 
 
 class Grammars:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 
 import llguidance
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from tests.controlplane.inference.conftest import write_tiny_model
-from workers.constraints import ConstraintError, Grammars
+from workers.constraints import Constraint, ConstraintError, Grammars
 from workers.manifest import ModelManifest
 
 LLMatcher = llguidance.LLMatcher
@@ -74,3 +75,16 @@ def test_what_cannot_be_compiled_says_why(grammars: Grammars, model: tuple[Path,
     constraint = grammars.constraint(LLMatcher.grammar_from_regex("("))
     with pytest.raises(ConstraintError, match="unclosed group"):
         allowed(constraint, [], model[1].vocab_size)
+
+
+def test_a_compiler_that_is_late_ends_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.constraints.COMPILE_DEADLINE_S", 0.01)
+    with pytest.raises(ConstraintError, match="not compiled within"):
+        allowed(Constraint(Future()), [], 32)
+
+
+def test_a_compiler_that_breaks_ends_the_request_alone() -> None:
+    broken: Future[llguidance.LLMatcher] = Future()
+    broken.set_exception(ValueError("out of fuel"))
+    with pytest.raises(ConstraintError, match="out of fuel"):
+        allowed(Constraint(broken), [], 32)
