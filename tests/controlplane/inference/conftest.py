@@ -192,7 +192,7 @@ def live(
     from controlplane.config import home
     from controlplane.fleet.models import Deployment
     from controlplane.fleet.services import deployment_create
-    from tests.controlplane.inference.live import LiveGateway, StubThread
+    from tests.controlplane.inference.live import LiveGateway, StubThread, forget_usage
     from workers.spec import EngineSettings
 
     store = home().models / "tiny-model"
@@ -230,6 +230,7 @@ def live(
         finally:
             gateway.stop()
             stubs.stop()
+            forget_usage()
             Deployment.objects.filter(name="tiny").delete()  # no agent will ever say that its workers are gone
             key.delete()
             other.delete()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -130,3 +131,15 @@ def eventually(condition: Any, *, within_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < until, "it did not happen"
         time.sleep(0.01)
+
+
+def forget_usage() -> None:
+    """What a gateway's requests left in the ledger, and the journals that would be settled into it later: these are
+    committed, and other tests count rows.
+    """
+    from controlplane.config import home
+    from controlplane.metering.models import LedgerEntry, UsageBucket, WorkerRecord
+
+    for model in (LedgerEntry, UsageBucket, WorkerRecord):
+        model.objects.all().delete()
+    shutil.rmtree(home().journal, ignore_errors=True)

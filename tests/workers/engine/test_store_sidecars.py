@@ -276,7 +276,7 @@ def test_a_class_that_keeps_all_resumes_inside_an_answer(
     engine = engine_over(store, model)
     rule(store, 1, keep)
     prompt = ids(20 * W, 55)
-    _, (tokens, _) = answer(engine, asking(prompt, max_tokens=4 * W))
+    _, (tokens, _) = answer(engine, asking(prompt, max_tokens=6 * W))
     turn = [*prompt, *tokens[: 2 * W], *ids(2 * W, 56)]
     event, got = answer(engine, asking(turn))
     assert event.pool_hit_tokens == 22 * W
