@@ -63,6 +63,7 @@ def answer(system: System, name: str, question: str) -> tuple[str, int]:
         stream_options={"include_usage": True},
         temperature=0,
         max_tokens=24,
+        extra_body={"thinking": {"type": "disabled"}},  # DeepSeek's models sample at 1.0 while they think
     )
     chunks = list(stream)
     usage = chunks[-1].usage
