@@ -10,7 +10,9 @@ import torch
 
 from kernels.attention.cache import PagedCache
 from kernels.attention.plan import AttentionPlan
-from kernels.native import library
+from kernels.native import NUMBER as N
+from kernels.native import POINTER as P
+from kernels.native import declare
 
 
 class _Geometry(ctypes.Structure):
@@ -23,18 +25,11 @@ class _Geometry(ctypes.Structure):
 
 
 @functools.cache
-def _functions() -> tuple[Any, Any] | None:
-    found = library()
-    if found is None:
-        return None
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    attend, write = found.galley_attend, found.galley_rotate_and_write
-    attend.restype = write.restype = None
-    attend.argtypes = (
-        pointer, pointer, pointer, number, pointer, pointer, number, pointer, pointer, number
-    )  # fmt: skip
-    write.argtypes = (pointer, pointer, pointer, pointer, number, pointer, number, pointer, pointer, number)
-    return attend, write
+def _functions() -> tuple[Any, ...] | None:
+    return declare(
+        galley_attend=(P, P, P, N, P, P, N, P, P, N),
+        galley_rotate_and_write=(P, P, P, P, N, P, N, P, P, N),
+    )
 
 
 def suits(cache: PagedCache) -> bool:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import Any
 
 import torch
 
-from kernels.native import library
+from kernels.native import FLOAT as F
+from kernels.native import NUMBER as N
+from kernels.native import POINTER as P
+from kernels.native import declare
 
 STREAMS = 4
-_POINTER, _NUMBER, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
 
 @functools.cache
-def _functions() -> tuple[Any, Any, Any] | None:
-    found = library()
-    if found is None:
-        return None
-    mix, collapse, expand = found.galley_hc_mix, found.galley_hc_collapse, found.galley_hc_expand
-    p, n, f = _POINTER, _NUMBER, _FLOAT
-    mix.argtypes = (p, n, n, p, p, p, f, f, n, p, p, p, n)
-    collapse.argtypes = (p, p, n, n, p, f, p, n)
-    expand.argtypes = (p, p, p, p, n, n, p, n)
-    for function in (mix, collapse, expand):
-        function.restype = None
-    return mix, collapse, expand
+def _functions() -> tuple[Any, ...] | None:
+    return declare(
+        galley_hc_mix=(P, N, N, P, P, P, F, F, N, P, P, P, N),
+        galley_hc_collapse=(P, P, N, N, P, F, P, N),
+        galley_hc_expand=(P, P, P, P, N, N, P, N),
+    )
 
 
 def takes(residual: torch.Tensor, *others: torch.Tensor) -> bool:

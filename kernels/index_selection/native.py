@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import Any
 
 import torch
 
 from kernels.index_selection.forms import Blocks, KeyTiles
-from kernels.native import library
+from kernels.native import NUMBER as N
+from kernels.native import POINTER as P
+from kernels.native import declare
 from kernels.quantization.formats import RowFormat, Rows
 
 _KEYS, _GROUP = 8, 32
 
 
 @functools.cache
-def _functions() -> tuple[Any, Any] | None:
-    found = library()
-    if found is None:
-        return None
-    pack, select = found.galley_index_tiles, found.galley_index_select
-    p, n = ctypes.c_void_p, ctypes.c_int64
-    pack.argtypes = (p, p, n, n, n, n, n, n, p, p, p, n, n, p, p, n)
-    select.argtypes = (p, p, n, n, n, p, p, p, p, p, n, n, p, n, n, p, p, n)
-    pack.restype = select.restype = None
-    return pack, select
+def _functions() -> tuple[Any, ...] | None:
+    return declare(
+        galley_index_tiles=(P, P, N, N, N, N, N, N, P, P, P, N, N, P, P, N),
+        galley_index_select=(P, P, N, N, N, P, P, P, P, P, N, N, P, N, N, P, P, N),
+    )
 
 
 def takes(pool: Rows, dtype: torch.dtype) -> bool:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from kernels.native import library
+from kernels.native import FLOAT as F
+from kernels.native import NUMBER as N
+from kernels.native import POINTER as P
+from kernels.native import declare
 
 PANEL = 16
 PLAIN, RMS_NORM, SILU_MUL = 0, 1, 2
@@ -45,17 +49,9 @@ class PackedWeight:
 
 
 @functools.cache
-def _function() -> ctypes._CFuncPtr | None:  # type: ignore[name-defined, unused-ignore]
-    found = library()
-    if found is None:
-        return None
-    function = found.galley_linear
-    function.restype = None
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = (
-        pointer, pointer, number, number, number, pointer, ctypes.c_float, pointer, number, number, number
-    )  # fmt: skip
-    return function
+def _function() -> Any:
+    found = declare(galley_linear=(P, P, N, N, N, P, F, P, N, N, N))
+    return None if found is None else found[0]
 
 
 def pack(values: torch.Tensor, scales: torch.Tensor | None, weight_format: str) -> PackedWeight | None:

@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from kernels.linear import LinearWeight
-from kernels.native import library
+from kernels.native import FLOAT as F
+from kernels.native import NUMBER as N
+from kernels.native import POINTER as P
+from kernels.native import declare
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +34,8 @@ class PackedExperts:
 
 @functools.cache
 def _function() -> Any:
-    found = library()
-    if found is None:
-        return None
-    function = found.galley_experts
-    p, n = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = (p, p, p, n, p, p, p, n, n, n, n, ctypes.c_float, p, n)
-    function.restype = None
-    return function
+    found = declare(galley_experts=(P, P, P, N, P, P, P, N, N, N, N, F, P, N))
+    return None if found is None else found[0]
 
 
 def pack(w1: torch.Tensor, w3: torch.Tensor, w2: torch.Tensor, weight_format: str) -> PackedExperts | None:

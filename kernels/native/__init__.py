@@ -11,15 +11,18 @@ import functools
 import logging
 import os
 import time
+from typing import Any
 
 import torch
 
 from kernels.native.build import BuildError, load
 
-__all__ = ["BuildError", "arithmetic", "library", "path"]
+__all__ = ["FLOAT", "NUMBER", "POINTER", "BuildError", "arithmetic", "declare", "library", "path"]
 
 logger = logging.getLogger(__name__)
 _CHOICES = ("auto", "native", "eager")
+POINTER, NUMBER, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+"""What the kernels' functions take."""
 
 
 @functools.cache
@@ -49,6 +52,19 @@ def library() -> ctypes.CDLL | None:
         extra={"fields": {"seconds": seconds, "cpu_capability": torch.backends.cpu.get_cpu_capability()}},
     )
     return found
+
+
+def declare(**signatures: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Functions of the library by name, with the types that each takes, in this order; they return nothing. None where
+    there is no library. Raises as `library`.
+    """
+    found = library()
+    if found is None:
+        return None
+    chosen = [getattr(found, name) for name in signatures]
+    for function, arguments in zip(chosen, signatures.values(), strict=True):
+        function.restype, function.argtypes = None, arguments
+    return tuple(chosen)
 
 
 def path() -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from kernels.native import library
+from kernels.native import NUMBER as N
+from kernels.native import POINTER as P
+from kernels.native import declare
 from kernels.quantization.formats import Places, RowFormat, Rows
 
 _FORMATS = {RowFormat.E4M3_POW2_32: 1, RowFormat.E2M1_E4M3_16: 2, RowFormat.E2M1_POW2_32: 3}
@@ -27,18 +29,12 @@ class _Pool(ctypes.Structure):
 
 
 @functools.cache
-def _functions() -> tuple[Any, Any, Any] | None:
-    found = library()
-    if found is None:
-        return None
-    write, read, rounded = found.galley_rows_write, found.galley_rows_read, found.galley_rows_round
-    p, n = ctypes.c_void_p, ctypes.c_int64
-    write.argtypes = (p, p, n, p, p, p)
-    read.argtypes = (p, n, p, p, p)
-    rounded.argtypes = (n, p, n, n, p)
-    for function in (write, read, rounded):
-        function.restype = None
-    return write, read, rounded
+def _functions() -> tuple[Any, ...] | None:
+    return declare(
+        galley_rows_write=(P, P, N, P, P, P),
+        galley_rows_read=(P, N, P, P, P),
+        galley_rows_round=(N, P, N, N, P),
+    )
 
 
 def _function(number: int) -> Any:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import Any
 
 import torch
 
-from kernels.native import library
+from kernels.native import FLOAT as F
+from kernels.native import NUMBER as N
+from kernels.native import POINTER as P
+from kernels.native import declare
 
 _WHOLE_VECTORS = 16
 
 
 @functools.cache
-def _functions() -> tuple[Any, Any] | None:
-    found = library()
-    if found is None:
-        return None
-    norm, turn = found.galley_norm_rotate, found.galley_rotate
-    p, n = ctypes.c_void_p, ctypes.c_int64
-    norm.argtypes = (p, n, n, p, ctypes.c_float, p, n, p)
-    turn.argtypes = (p, n, n, n, p, n)
-    norm.restype = turn.restype = None
-    return norm, turn
+def _functions() -> tuple[Any, ...] | None:
+    return declare(
+        galley_norm_rotate=(P, N, N, P, F, P, N, P),
+        galley_rotate=(P, N, N, N, P, N),
+    )
 
 
 def takes(x: torch.Tensor) -> bool:

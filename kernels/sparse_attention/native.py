@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
-from kernels.native import library
+from kernels.native import FLOAT as F
+from kernels.native import NUMBER as N
+from kernels.native import POINTER as P
+from kernels.native import declare
 from kernels.sparse_attention.sources import Source
 
 _WHOLE_VECTORS = 16
@@ -23,14 +26,8 @@ class _Source(ctypes.Structure):
 
 @functools.cache
 def _function() -> Any:
-    found = library()
-    if found is None:
-        return None
-    function = found.galley_sparse_attention
-    p, n = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = (p, n, n, n, p, n, p, p, ctypes.c_float, p, n)
-    function.restype = None
-    return function
+    found = declare(galley_sparse_attention=(P, N, N, N, P, N, P, P, F, P, N))
+    return None if found is None else found[0]
 
 
 def takes(queries: torch.Tensor, sources: Sequence[Source]) -> bool:
