@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Final, cast
+from typing import cast
 
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
@@ -13,11 +13,9 @@ from django.http.response import HttpResponseBase
 
 from controlplane.accounts.models import User
 from controlplane.accounts.permissions import Action, Principal, can, principal_of_user
+from controlplane.metering.access import may_see_everyones
 
 View = Callable[..., HttpResponseBase]
-
-EVERY_TENANT: Final = "*"
-"""No tenant's slug: only a role held everywhere answers for it. Figures of the whole installation ask with it."""
 
 
 def wants_partial(request: HttpRequest) -> bool:
@@ -36,7 +34,7 @@ def principal_of(request: HttpRequest) -> Principal:
 
 def may_see_money(principal: Principal) -> bool:
     """Cost and revenue of the whole installation."""
-    return can(principal, Action.COSTS_VIEW, tenant=EVERY_TENANT)
+    return may_see_everyones(principal)
 
 
 def sign_in_required(view: View) -> View:

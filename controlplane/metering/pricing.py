@@ -119,11 +119,6 @@ def _days(rows: Iterable[Holiday]) -> Iterable[date]:
     return (row.day for row in rows)
 
 
-def price_at(model: str, instant: datetime) -> Price:
-    """The price of a model's tokens for a request admitted at `instant` (with time zone). Raises NoPrice."""
-    return price_table().price_at(model, instant)
-
-
 def amount_pico(price: Price, hit: int, miss: int, output: int) -> PicoDollars:
     """Exact amount of disjoint token classes. Raises ValueError for a negative count."""
     if min(hit, miss, output) < 0:

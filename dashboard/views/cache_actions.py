@@ -18,6 +18,7 @@ from controlplane.caching.prompts import MAX_FILE_BYTES, parse
 from controlplane.caching.purging import Scope
 from controlplane.fleet import selectors as fleet
 from dashboard.access import permission_required, principal_of, wants_partial
+from dashboard.views.panels import done, panel
 
 JOBS_SHOWN = 20
 
@@ -40,7 +41,7 @@ def purge(request: HttpRequest) -> HttpResponse:
                 )
             except CachingError as error:
                 context["refusal"] = str(error)
-    return _panel(request, "cache_purge", context, status=422 if context["refusal"] else 200)
+    return panel(request, "cache_purge", context, title="Cache", status=422 if context["refusal"] else 200)
 
 
 def _scopes() -> list[tuple[str, list[tuple[str, str]]]]:
@@ -68,7 +69,7 @@ def warming(request: HttpRequest) -> HttpResponse:
             return redirect("dashboard:cache-warming")
         except CachingError as error:
             refusal = str(error)
-    return _warming_page(request, refusal=refusal, status=422 if refusal else 200)
+    return _warming_page(request, refusal=refusal, title="Cache", status=422 if refusal else 200)
 
 
 def _warm(request: HttpRequest) -> None:
@@ -126,10 +127,10 @@ def unpin(request: HttpRequest, name: str) -> HttpResponse:
         except CachingError as error:
             refusal = str(error)
         else:
-            if wants_partial(request):
-                return HttpResponse(status=204, headers={"HX-Refresh": "true"})
-            return redirect("dashboard:cache-warming")
-    return _panel(request, "cache_unpin", {"name": name, "refusal": refusal}, status=422 if refusal else 200)
+            return done(request, "dashboard:cache-warming")
+    return panel(
+        request, "cache_unpin", {"name": name, "refusal": refusal}, title="Cache", status=422 if refusal else 200
+    )
 
 
 def _warming_page(request: HttpRequest, *, status: int, **more: Any) -> HttpResponse:
@@ -143,12 +144,3 @@ def _warming_page(request: HttpRequest, *, status: int, **more: Any) -> HttpResp
         **more,
     }
     return render(request, "dashboard/cache_warming.html", context, status=status)
-
-
-def _panel(request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    """A dialog's content for htmx, the same on a page of its own without scripts."""
-    partial, dialog = f"dashboard/partials/{name}.html", wants_partial(request)
-    template = partial if dialog else "dashboard/panel.html"
-    return render(
-        request, template, {**context, "partial": partial, "dialog": dialog, "panel_title": "Cache"}, status=status
-    )

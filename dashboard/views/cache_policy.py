@@ -17,6 +17,7 @@ from controlplane.caching.errors import CachingError, PolicyConflict, PolicyRefu
 from controlplane.caching.previews import PolicyPreview
 from dashboard.access import permission_required, principal_of, wants_partial
 from dashboard.policy_form import KEEP, TOOLS, PolicyForm, digest
+from dashboard.views.panels import panel
 
 PAGE_SIZE = 20
 
@@ -115,10 +116,7 @@ def rollback(request: HttpRequest, number: int) -> HttpResponse:
         except CachingError as error:
             refusal, status = str(error), 422
     context = {"row": row, "preview": preview, "refusal": refusal, "reason": request.POST.get("reason", "")}
-    dialog = wants_partial(request)
-    template = "dashboard/partials/cache_rollback.html" if dialog else "dashboard/panel.html"
-    context |= {"partial": "dashboard/partials/cache_rollback.html", "dialog": dialog, "panel_title": "Cache"}
-    return render(request, template, context, status=status)
+    return panel(request, "cache_rollback", context, title="Cache", status=status)
 
 
 def _expected(request: HttpRequest, preview: PolicyPreview) -> int:

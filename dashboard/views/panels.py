@@ -14,11 +14,16 @@ from controlplane.accounts.limits import Limits
 from dashboard.access import wants_partial
 
 
-def panel(request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+def panel(
+    request: HttpRequest, name: str, context: dict[str, Any], *, title: str = "Keys", status: int = 200
+) -> HttpResponse:
+    """A dialog's content for htmx, the same on a page of its own, with this title, without scripts."""
     partial = f"dashboard/partials/{name}.html"
     dialog = wants_partial(request)
     template = partial if dialog else "dashboard/panel.html"
-    return render(request, template, {**context, "partial": partial, "dialog": dialog}, status=status)
+    return render(
+        request, template, {**context, "partial": partial, "dialog": dialog, "panel_title": title}, status=status
+    )
 
 
 def done(request: HttpRequest, to: str) -> HttpResponse:

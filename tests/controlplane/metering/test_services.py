@@ -10,7 +10,7 @@ from controlplane.accounts.permissions import SYSTEM, PermissionRefused, Role
 from controlplane.audit.models import AuditEvent
 from controlplane.metering import selectors, services
 from controlplane.metering.models import PriceBook, PriceEntry
-from controlplane.metering.pricing import price_at, price_table
+from controlplane.metering.pricing import price_table
 from controlplane.metering.services import Rates
 from tests.controlplane.accounts.factories import user_principal
 
@@ -28,9 +28,9 @@ def book() -> PriceBook:
 
 def test_the_book_that_comes_with_the_installation(django_assert_num_queries: object) -> None:
     with django_assert_num_queries(4):  # type: ignore[operator]
-        off_peak = price_at("anything", datetime(2026, 11, 28, 1, tzinfo=UTC))
+        off_peak = price_table().price_at("anything", datetime(2026, 11, 28, 1, tzinfo=UTC))
     assert (off_peak.hit, off_peak.miss, off_peak.output) == (3_000, 150_000, 600_000)
-    peak = price_at("anything", datetime(2026, 11, 23, 6, tzinfo=UTC))
+    peak = price_table().price_at("anything", datetime(2026, 11, 23, 6, tzinfo=UTC))
     assert (peak.hit, peak.miss, peak.output, peak.peak) == (6_000, 300_000, 1_200_000, True)
     assert not price_table().is_peak(datetime(2026, 2, 16, 6, tzinfo=UTC))  # Spring Festival
 
